@@ -22,6 +22,8 @@ from tests.support.databases import opened
 from tests.support.full_cloud import FullCloud, full_cloud
 from tests.support.history import UNFINISHED, put_move, put_operation
 
+# Ids of deleted images, which must never be used again: a row of about 100 bytes each.
+KEPT_FOR_EVER = "deleted_images"
 ROUNDS = 3
 DAY = 86400.0
 # Tables that no purge touches, by what bounds them.
@@ -39,6 +41,7 @@ BOUNDED = {
         "volume_quotas", "volume_services",
     },
     "one row": {"incarnation"},
+    "never purged": {KEPT_FOR_EVER},
     "placement: hosts, and consumers with allocations": {
         "allocations", "consumers", "hypervisors", "inventories", "provider_aggregates", "provider_traits",
         "resource_classes", "resource_providers", "traits",
@@ -52,7 +55,8 @@ INSERT INTO console_tokens (hash, server_id, user_id, type, created_at, expires_
 
 
 async def row_counts(db: Database) -> dict[str, int]:
-    return {name: await db.fetch_value(f"SELECT COUNT(*) FROM {name}") for name in sorted(metadata.tables)}
+    counted = sorted({*metadata.tables} - {KEPT_FOR_EVER})
+    return {name: await db.fetch_value(f"SELECT COUNT(*) FROM {name}") for name in counted}
 
 
 async def wait_until_idle(cloud: FullCloud) -> None:

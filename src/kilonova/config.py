@@ -72,6 +72,17 @@ class Image(msgspec.Struct, forbid_unknown_fields=True):
     url: str = ""
 
 
+class ImageQuota(msgspec.Struct, forbid_unknown_fields=True):
+    """Quota of a project for images, under the names of Glance; -1 is unlimited.
+
+    `image_size_total` is the size of all data in MiB. `image_count_total` is the number of images, with and without
+    data. Snapshots, backups and shelved servers count as well.
+    """
+
+    image_size_total: int = 1024000
+    image_count_total: int = 1000
+
+
 class Network(msgspec.Struct, forbid_unknown_fields=True):
     """The built-in network service. `url` is for a real Neutron; this release refuses it."""
 
@@ -324,6 +335,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     certificate and an authority of its own in the data directory. Unless `insecure` is on, a process does not start if
     it would send data over a network without encryption. Only requests from `trusted_proxies` (addresses or prefixes)
     may name their client, scheme and host in `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+
+    Images and volumes leave `reserved_disk_gb` GiB free on the disk of the data directory.
     """
 
     data: str = "data"
@@ -340,6 +353,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     tls_ca: str = ""
     insecure: bool = False
     trusted_proxies: list[str] = []
+    reserved_disk_gb: float = 1.0
     log: Log = msgspec.field(default_factory=Log)
     audit: Audit = msgspec.field(default_factory=Audit)
     api: Api = msgspec.field(default_factory=Api)
@@ -363,6 +377,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)
     volume_quota: VolumeQuota = msgspec.field(default_factory=VolumeQuota)
+    image_quota: ImageQuota = msgspec.field(default_factory=ImageQuota)
 
     @property
     def data_dir(self) -> Path:

@@ -92,7 +92,9 @@ async def images(database_url: str, data: Path, **settings: Any) -> AsyncIterato
     services = Services()
     services.config = Config(data=str(data))
     for name, value in settings.items():
-        setattr(services.config.image, name, value)
+        config = services.config
+        (section,) = [part for part in (config.image, config.image_quota, config) if hasattr(part, name)]
+        setattr(section, name, value)
     services.policy = Policy()
     services.tokens = Tokens()
     async with opened(database_url) as db:

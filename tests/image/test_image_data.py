@@ -18,6 +18,7 @@ from kilonova.image.client import ImageClient
 from kilonova.image.images import model
 from kilonova.image.upload_cleanup import clean_up_uploads
 from tests.image.support import RAW, Images, images
+from tests.support.small_disk import free_bytes, small_disk
 
 MIB = 2**20
 
@@ -192,12 +193,9 @@ def test_concurrent_uploads_and_deletion_of_image(database_url: str, tmp_path: P
             await clean_up_uploads(cloud.db, cloud.files)
             assert (await cloud.show(image["id"]))["status"] == "saving"
             await cloud.ok("DELETE", f"/images/{image['id']}")
-            again = await cloud.make(id=image["id"])
-            assert (await cloud.upload(again["id"], b"new")).status == 204
             go_on.set()
             assert (await first).status == 410
-            assert (await cloud.call("GET", f"/images/{image['id']}/file")).body == b"new"
-            assert len(cloud.on_disk()) == 1
+            assert cloud.on_disk() == []
 
     asyncio.run(scenario())
 
@@ -285,5 +283,42 @@ def test_upload_and_download_use_bounded_memory(sqlite_url: str, tmp_path: Path)
             assert stored is not None
             assert (stored.size, stored.hash_value) == (size, received.hexdigest())
             assert peak < 16 * MIB, f"{peak / MIB:.1f} MiB at most were held"
+
+    asyncio.run(scenario())
+
+
+def test_upload_leaves_the_reserve_of_the_disk_free(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        data = tmp_path / "data"
+        with small_disk(data, 16):
+            async with images(sqlite_url, data, reserved_disk_gb=8 / 1024) as cloud:
+                stored, refused, sparse = [await cloud.make() for _ in range(3)]
+                assert (await cloud.upload(stored["id"], b"x" * 4 * MIB)).status == 204
+
+                async def endless() -> AsyncIterator[bytes]:
+                    while True:
+                        yield b"x" * MIB
+
+                answers = [await cloud.upload(refused["id"], content) for content in (endless(), b"x" * 5 * MIB)]
+                for answer in answers:
+                    assert answer.status == 413
+                    assert "not enough disk space" in answer.json()["message"]
+                assert (await cloud.show(refused["id"]))["status"] == "queued"
+                assert len(cloud.on_disk()) == 1
+                assert 11 * MIB < free_bytes(data) <= 12 * MIB
+                # Zeros need no space.
+                assert (await cloud.upload(sparse["id"], bytes(32 * MIB))).status == 204
+                assert (await cloud.upload(refused["id"], b"x" * 3 * MIB)).status == 204
+                assert free_bytes(data) >= 8 * MIB
+
+    asyncio.run(scenario())
+
+
+def test_upload_to_disk_without_reserve_is_refused(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(sqlite_url, tmp_path, reserved_disk_gb=1e9) as cloud:
+            image = await cloud.make()
+            assert (await cloud.upload(image["id"], b"x")).status == 413
+            assert cloud.on_disk() == []
 
     asyncio.run(scenario())

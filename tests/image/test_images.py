@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def test_image_is_created_updated_and_deleted(database_url: str, tmp_path: Path)
     async def scenario() -> None:
         async with images(database_url, tmp_path) as cloud:
             response = await cloud.call(
-                "POST", "/images", {"id": ID, "name": "a", "os_distro": "cirros", "tags": ["t"], **RAW}
+                "POST", "/images", {"id": ID, "name": "a", "os_distro": "cirros", "tags": ["t"], **RAW}, "project-admin"
             )
             assert response.status == 201
             assert response.headers["location"] == f"http://localhost/image/v2/images/{ID}"
@@ -47,11 +48,57 @@ def test_image_is_created_updated_and_deleted(database_url: str, tmp_path: Path)
                 "updated_at": created["created_at"],
             }
             assert await cloud.show(ID) == created
-            assert await cloud.status("POST", "/images", {"id": ID}) == 409
+            assert await cloud.status("POST", "/images", {"id": ID}, as_="project-admin") == 409
             assert (await cloud.call("GET", f"/images/{ID}/tasks")).json() == {"tasks": []}
             await cloud.ok("DELETE", f"/images/{ID}")
             assert await cloud.status("GET", f"/images/{ID}") == 404
             assert await cloud.status("DELETE", f"/images/{ID}") == 404
+
+    asyncio.run(scenario())
+
+
+def test_member_cannot_choose_id_of_image(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            for token in ("member", "manager", "other"):
+                refused = await cloud.call("POST", "/images", {"id": ID, **RAW}, token)
+                assert refused.status == 403
+                assert "attribute id" in refused.json()["message"]
+            assert await cloud.status("GET", f"/images/{ID}", as_="admin") == 404
+            assert (await cloud.make("kilonova", id=ID, owner=DEMO))["id"] == ID
+
+    asyncio.run(scenario())
+
+
+def test_id_of_deleted_image_is_not_used_again(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            await cloud.make("admin", id=ID)
+            await cloud.ok("DELETE", f"/images/{ID}", as_="admin")
+            for token in ("admin", "kilonova"):
+                refused = await cloud.call("POST", "/images", {"id": ID, **RAW}, token)
+                assert refused.status == 409
+                assert "deleted" in refused.json()["message"]
+            assert await cloud.status("GET", f"/images/{ID}", as_="admin") == 404
+
+    asyncio.run(scenario())
+
+
+def test_id_is_not_used_again_by_concurrent_requests(database_url: str, tmp_path: Path) -> None:
+    """The image is created again while it is deleted: one of the requests waits for the other."""
+
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            for _ in range(8):
+                image_id = str(uuid.uuid4())
+                await cloud.make("admin", id=image_id)
+                path = f"/images/{image_id}"
+                answers = await asyncio.gather(
+                    cloud.call("DELETE", path, as_="admin"),
+                    *(cloud.call("POST", "/images", {"id": image_id, **RAW}, "admin") for _ in range(3)),
+                )
+                assert [answer.status for answer in answers] == [204, 409, 409, 409]
+                assert await cloud.status("GET", path, as_="admin") == 404
 
     asyncio.run(scenario())
 

@@ -43,3 +43,28 @@ def test_revisions_keep_users(tmp_path: Path) -> None:
     found = new.execute("SELECT name, password_hash, password_changed_at FROM users").fetchall()
     assert found == [("demo", "$scrypt$", None)]
     new.close()
+
+
+def test_revision_keeps_images_and_servers_without_hash(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    upgrade_sqlite(path, "0007")
+    old = sqlite3.connect(path)
+    _insert(old, "images", id="image", name="old")
+    _insert(old, "servers", id="server", image_id="image")
+    old.commit()
+    old.close()
+    upgrade_sqlite(path)
+    new = sqlite3.connect(path)
+    assert new.execute("SELECT id, name FROM images").fetchall() == [("image", "old")]
+    assert new.execute("SELECT image_id, image_hash, shelved_image_hash FROM servers").fetchall() == [
+        ("image", None, None)
+    ]
+    assert new.execute("SELECT * FROM deleted_images").fetchall() == []
+    new.close()
+
+
+def _insert(database: sqlite3.Connection, table: str, **values: str) -> None:
+    """Insert a row; other columns that may not be null are 0."""
+    columns = database.execute(f"SELECT name FROM pragma_table_info('{table}') WHERE \"notnull\"").fetchall()
+    row = {**{name: "0" for (name,) in columns}, **values}
+    database.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", [*row.values()])

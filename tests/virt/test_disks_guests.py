@@ -246,7 +246,7 @@ def test_rescue_without_image_uses_the_guests_image(host: Host, tmp_path: Path) 
             guest_id = await bench.boot()
             await bench.driver.power_off(guest_id)
             offset = await bench.console_length(guest_id)
-            await bench.driver.rescue(guest_id, None, None)
+            await bench.driver.rescue(guest_id, None, transfer("plain"))
             await bench.wait_for_output(guest_id, "HELLO plain", after=offset)
             assert ("vda", "disk.rescue", "1") in await bench.disks(guest_id)
 
@@ -402,7 +402,7 @@ def test_base_image_of_a_guest_is_not_removed(host: Host, tmp_path: Path) -> Non
     async def scenario() -> None:
         async with disk_bench(host, tmp_path) as bench:
             guest_id = await bench.boot()
-            base = await bench.hypervisor.images.get(Image(id="plain"), None)
+            base = await bench.hypervisor.images.get(Image(id="plain"), transfer("plain"))
             used = disks.base_images_in_use(bench.hypervisor.layout)
             assert base.path in used
             assert base.path not in await bench.hypervisor.images.remove_unused(used, -10)

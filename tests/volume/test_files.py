@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from kilonova.volume.files import BLOCK, HOLE, TooBig, VolumeFiles
+from kilonova.volume import conversion
+from kilonova.volume.files import BLOCK, HOLE, NewFile, TooBig, VolumeFiles, check_space
 from tests.support import run
+from tests.support.small_disk import free_bytes, small_disk
 
 MIB = 1 << 20
 
@@ -123,3 +127,49 @@ def test_content_is_not_held_in_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 6 * BLOCK
     assert place.read_bytes() == (tmp_path / "v.copy").read_bytes()
+
+
+def test_content_leaves_the_reserve_of_the_disk_free(tmp_path: Path) -> None:
+    source, sparse = tmp_path / "source", tmp_path / "sparse"
+    source.write_bytes(b"x" * 5 * MIB)
+    with sparse.open("wb") as file:
+        file.truncate(64 * MIB)
+        os.pwrite(file.fileno(), b"x" * MIB, 40 * MIB)
+    directory = tmp_path / "volumes"
+    files = VolumeFiles(directory, reserved_gb=8 / 1024)
+
+    async def refused(fill: Callable[[NewFile], Awaitable[object]]) -> None:
+        with pytest.raises(TooBig, match="not enough disk space"):
+            async with files.create(directory / "v.refused", 64 * MIB) as file:
+                await fill(file)
+        assert files.names() == ["v.kept"]
+
+    async def scenario() -> None:
+        async with files.create(directory / "v.kept", 64 * MIB) as file:
+            await file.copy(sparse, ignore)
+        await refused(lambda file: file.copy(source, ignore))
+        await refused(lambda file: file.fill(chunks(*[b"x" * MIB] * 5), ignore))
+        assert free_bytes(directory) >= 11 * MIB
+        (directory / "other").write_bytes(b"x" * 5 * MIB)
+
+        async def nothing(file: NewFile) -> None:
+            pass
+
+        # Less than the reserve is free: not even an empty volume is created, nor an existing one extended.
+        await refused(nothing)
+        with pytest.raises(TooBig, match="not enough disk space"):
+            check_space(directory, 0, files.reserved_gb)
+
+    with small_disk(directory, 13):
+        run(scenario())
+
+
+def test_converted_image_leaves_the_reserve_of_the_disk_free(tmp_path: Path) -> None:
+    """The data of a compressed qcow2 is larger than its file."""
+    if shutil.which("qemu-img") is None:
+        pytest.skip("qemu-img is not installed")
+    raw, packed = tmp_path / "raw", tmp_path / "packed"
+    raw.write_bytes(b"x" * 16 * MIB)
+    subprocess.run(["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", raw, packed], check=True)
+    assert packed.stat().st_size < MIB
+    assert 16 * MIB <= run(conversion.data_bytes(packed, "qcow2")) < 18 * MIB

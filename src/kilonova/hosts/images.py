@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.base import DriverError, ImageTooLarge
 from kilonova.http.client import Unreachable
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def _unreachable(error: Unreachable) -> DriverError:
 
 
 def _check(status: int) -> None:
+    if status == 413:
+        raise ImageTooLarge("the image service does not store the data: it exceeds a quota or limit")
     if status >= 400:
         passing = status >= 500 or status == 429
         raise DriverError(f"the image service answered {status}", passing=passing)

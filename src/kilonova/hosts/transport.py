@@ -117,6 +117,16 @@ class NoDisplay(HostRefused):
     public = "the guest has no console of this type"
 
 
+class ImageRefused(HostRefused):
+    kind = "image refused"
+    public = "the image service does not store the data, because it exceeds a quota or limit"
+
+
+class ImageReplaced(HostRefused):
+    kind = "image replaced"
+    public = "the data of the image is damaged, or has changed since the server was created"
+
+
 class VersionTooOld(HostRefused):
     kind = "unsupported"
     public = "the host's agent is of an older release"
@@ -139,6 +149,8 @@ _REFUSALS: dict[str, type[HostRefused]] = {
         NoGuestAgent,
         GuestNotRunning,
         NoDisplay,
+        ImageRefused,
+        ImageReplaced,
         VersionTooOld,
         MalformedMessage,
     )

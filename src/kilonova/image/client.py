@@ -10,7 +10,9 @@ from urllib.parse import quote, urlencode
 
 import orjson
 from msgspec import Struct, convert
+from msgspec.structs import asdict
 
+from kilonova import image_hash
 from kilonova.http.client import Refused, Unreachable, valid_response
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class Image(Struct, frozen=True, kw_only=True):
     size: int | None = None
     virtual_size: int | None = None
     checksum: str | None = None
+    os_hash_algo: str | None = None
+    os_hash_value: str | None = None
     created_at: str = ""
     updated_at: str = ""
     properties: dict[str, str] = {}
@@ -54,6 +58,11 @@ class Image(Struct, frozen=True, kw_only=True):
     def disk_bytes(self) -> int:
         """The size of the data, or that of the disk in it if it is larger."""
         return max(self.size or 0, self.virtual_size or 0)
+
+    @property
+    def hash(self) -> str:
+        """The hash of the data, as in `image_hash`."""
+        return image_hash.of_image(asdict(self))
 
     def properties_with(self, *attributes: str) -> dict[str, str]:
         """The properties, and these attributes as text unless they are null."""

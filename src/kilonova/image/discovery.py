@@ -5,7 +5,7 @@ from __future__ import annotations
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 from kilonova.image.api import api
-from kilonova.image.images import schemas
+from kilonova.image.images import quotas, schemas
 
 # 2.6 (image import) and 2.8 (multiple stores) are not supported.
 VERSIONS = ("v2.9", "v2.7", "v2.5", "v2.4", "v2.3", "v2.2", "v2.1", "v2.0")
@@ -51,6 +51,17 @@ async def import_methods(ctx: Context) -> Response:
     """List the import methods: there are none."""
     methods = {"description": "Import methods available.", "type": "array", "value": []}
     return Response({"import-methods": methods})
+
+
+@api.route("GET", "/v2/info/usage", authenticated=True)
+async def usage(ctx: Context) -> Response:
+    """Show limits and usage of the caller's project. Sizes are in MiB."""
+    quota, used = ctx.services.config.image_quota, await quotas.usage(ctx.db, ctx.token.project_id)
+    shown = {
+        "image_size_total": {"limit": quota.image_size_total, "usage": used.bytes // quotas.MIB},
+        "image_count_total": {"limit": quota.image_count_total, "usage": used.images},
+    }
+    return Response({"usage": shown})
 
 
 @api.route("GET", "/v2/info/stores", authenticated=True)

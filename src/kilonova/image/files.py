@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kilonova import clock
+from kilonova.disk_space import available_bytes
 from kilonova.image.formats import HEADER_BYTES, virtual_size
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 20
 HASH_ALGORITHM = "sha512"
+_DISK_FULL = "There is not enough disk space to store the image data."
 # A younger file may belong to an upload that has not locked it yet.
 MIN_ORPHAN_AGE_SECONDS = 60.0
 
@@ -44,14 +46,15 @@ class UploadResult:
 class ImageFiles:
     """The directory of image data: one file per image, and running uploads in `uploads`."""
 
-    def __init__(self, root: Path, limit: int | None = None) -> None:
+    def __init__(self, root: Path, limit: int | None = None, reserved_gb: float = 0.0) -> None:
         self.root = root
         self.limit = limit
+        self.reserved_gb = reserved_gb
         self.uploads = root / "uploads"
 
     @classmethod
     def of(cls, config: Config) -> ImageFiles:
-        return cls(config.data_dir / "images", config.image.max_bytes)
+        return cls(config.data_dir / "images", config.image.max_bytes, config.reserved_disk_gb)
 
     def begin(self, image_id: str, data_id: str, disk_format: str | None) -> Upload:
         self.uploads.mkdir(parents=True, exist_ok=True)
@@ -150,7 +153,7 @@ class Upload:
             await asyncio.to_thread(function, *args)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise UploadTooLarge("There is not enough disk space to store the image data.") from error
+                raise UploadTooLarge(_DISK_FULL) from error
             raise
 
     def _write(self, block: bytes) -> None:
@@ -165,6 +168,8 @@ class Upload:
         if block == bytes(len(block)):
             os.lseek(self._fd, len(block), os.SEEK_CUR)  # a hole reads as zeros and needs no disk space
             return
+        if len(block) > available_bytes(self.files.uploads, self.files.reserved_gb):
+            raise UploadTooLarge(_DISK_FULL)
         view = memoryview(block)
         while view:
             view = view[os.write(self._fd, view) :]

@@ -105,6 +105,13 @@ async def virtual_size(path: Path, disk_format: str) -> int:
     return int(info["virtual-size"])
 
 
+async def data_bytes(path: Path, disk_format: str) -> int:
+    """An upper bound of the data in the image, without holes. A small qcow2 can have much data."""
+    # The target qcow2 counts allocated clusters. The target raw would count holes too.
+    command = ("measure", "--output=json", "-f", _qemu_name(disk_format), "-O", "qcow2", str(path))
+    return int(orjson.loads(await _run(*command))["required"])
+
+
 async def to_raw(source: Path, disk_format: str, target: Path) -> None:
     """Convert into an existing file that is large enough and all zero."""
     await _run(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kilonova import clock
+from kilonova.disk_space import available_bytes
 from kilonova.image.files import is_locked
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ HOLE = 1 << 16
 # The writer of a younger file may not have locked or recorded it yet.
 MIN_AGE_SECONDS = 60.0
 _ZEROS = bytes(HOLE)
+_DISK_FULL = "there is not enough disk space for the content"
 # ioctl number: the file shares the blocks of another one until either is written to.
 _FICLONE = 0x40049409
 
@@ -43,14 +45,15 @@ class TooBig(Exception):
 class VolumeFiles:
     """The directory of content: `VOLUME.DATA`, `snapshots/SNAPSHOT.DATA`, and `parts/` for files being written."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, reserved_gb: float = 0.0) -> None:
         self.root = root
+        self.reserved_gb = reserved_gb
         self.snapshots = root / "snapshots"
         self.parts = root / "parts"
 
     @classmethod
     def of(cls, config: Config) -> VolumeFiles:
-        return cls(config.data_dir / "volumes")
+        return cls(config.data_dir / "volumes", config.reserved_disk_gb)
 
     def volume(self, volume_id: str, data_id: str) -> Path:
         return self.root / f"{volume_id}.{data_id}"
@@ -68,7 +71,7 @@ class VolumeFiles:
     @asynccontextmanager
     async def temporary(self, name: str, size: int) -> AsyncIterator[NewFile]:
         """A file of `size` zero bytes that is removed after the block."""
-        file = await in_thread(NewFile, self.parts / name, size)
+        file = await in_thread(NewFile, self.parts / name, size, self.reserved_gb)
         try:
             await in_thread(file.resize)
             yield file
@@ -117,10 +120,12 @@ class VolumeFiles:
 class NewFile:
     """A file being written. It is locked until closed."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, reserved_gb: float = 0.0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_space(path.parent, 0, reserved_gb)
         self.path = path
         self.size = size
+        self._reserved_gb = reserved_gb
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -141,6 +146,7 @@ class NewFile:
         """Copy the first `size` bytes of another file, by a clone if the file system supports it."""
         if await self.clone(source):
             return
+        self.check_space(allocated_bytes(source))
         fd = await in_thread(os.open, source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for offset, length in _extents(fd, self.size):
@@ -156,6 +162,10 @@ class NewFile:
             return await in_thread(self._clone, fd)
         finally:
             os.close(fd)
+
+    def check_space(self, size: int) -> None:
+        """Raise TooBig unless the disk has room for `size` bytes of data in the file."""
+        check_space(self.path.parent, size, self._reserved_gb)
 
     def rename(self, path: Path) -> None:
         """Make the file durable under its final name."""
@@ -186,6 +196,7 @@ class NewFile:
             for start, end in _runs(block):
                 if offset + end > self.size:
                     raise TooBig(f"the content has more than {self.size} bytes")
+                self.check_space(end - start)
                 _write(self._fd, view[start:end], offset + start)
 
 
@@ -197,6 +208,17 @@ async def in_thread(work: Callable[..., T], *args: object) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+def check_space(directory: Path, size: int, reserved_gb: float) -> None:
+    """Raise TooBig unless `size` bytes can be written and the reserve stays free."""
+    if size > available_bytes(directory, reserved_gb):
+        raise TooBig(_DISK_FULL)
+
+
+def allocated_bytes(path: Path) -> int:
+    """The disk space of the file, without holes."""
+    return path.stat().st_blocks * 512
 
 
 def resize(path: Path, size: int) -> None:
@@ -282,7 +304,7 @@ class _disk_full_as_too_big:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise TooBig("there is not enough disk space for the content") from error
+            raise TooBig(_DISK_FULL) from error
 
 
 def _is_old(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import ssl
@@ -26,7 +27,10 @@ from kilonova.hosts.drivers.libvirt.disk_transfer import (
     tls_context,
 )
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+from kilonova.hosts.drivers.libvirt.images import ImageCache
 from kilonova.hosts.drivers.libvirt.layout import Layout
+from kilonova.hosts.messages import Image
+from tests.hosts.libvirt.support import FakeImageService, transfer
 from tests.support.certificates import Authority
 
 GUEST = "6f5c8ab2-7b7a-4a0e-8a3e-0d6ac39a3f01"
@@ -39,7 +43,9 @@ def hypervisor(root: Path, key: str = "shared") -> Hypervisor:
     root.mkdir(exist_ok=True)
     config = load(environ={}, flags={"data": str(root)})
     config.agent.disk_secret = key
-    return Hypervisor("one", config, Connection("test:///default"), Layout(root))
+    hv = Hypervisor("one", config, Connection("test:///default"), Layout(root))
+    hv.images = ImageCache(hv.layout.base, FakeImageService())
+    return hv
 
 
 @asynccontextmanager
@@ -180,17 +186,81 @@ def test_server_does_not_run_without_a_secret(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def image_of(data: bytes, disk_format: str = "raw") -> Image:
+    return Image(id="image", disk_format=disk_format, hash=f"sha512:{hashlib.sha512(data).hexdigest()}")
+
+
+async def cached(hv: Hypervisor, image: Image, data: bytes) -> Path:
+    """Fetch the image from the image service."""
+    service = FakeImageService()
+    service.put(image.id, data)
+    hv.images = ImageCache(hv.layout.base, service)
+    return (await hv.images.get(image, transfer(image.id))).path
+
+
 def test_base_image_is_fetched_once(tmp_path: Path) -> None:
     async def main() -> None:
         one, two = hypervisor(tmp_path / "one"), hypervisor(tmp_path / "two")
-        one.layout.base.mkdir(parents=True)
-        (one.layout.base / BASE).write_bytes(os.urandom(MIB))
+        data = os.urandom(MIB)
+        image = image_of(data)
+        source = await cached(one, image, data)
         async with served(one) as url:
-            path = await fetch_base_image(two, Peer(two, "one", url), BASE)
-            assert path == two.layout.base / BASE
-            assert path.read_bytes() == (one.layout.base / BASE).read_bytes()
-            (one.layout.base / BASE).unlink()
-            assert await fetch_base_image(two, Peer(two, "one", url), BASE) == path
+            peer = Peer(two, "one", url)
+            for _ in range(2):
+                path = await fetch_base_image(two, peer, source.name, image)
+                assert path == two.layout.base / source.name
+                assert path.read_bytes() == data
+                source.unlink(missing_ok=True)
+        # It is a cached image now.
+        assert (await two.images.get(image, None)).path == path
+
+    asyncio.run(main())
+
+
+def test_base_image_with_another_hash_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        one, two = hypervisor(tmp_path / "one"), hypervisor(tmp_path / "two")
+        data = os.urandom(MIB)
+        image = image_of(data)
+        source = await cached(one, image, data)
+        source.write_bytes(data[::-1])
+        async with served(one) as url:
+            with pytest.raises(DriverError, match="damaged"):
+                await fetch_base_image(two, Peer(two, "one", url), source.name, image)
+        assert list(two.layout.base.iterdir()) == []
+
+    asyncio.run(main())
+
+
+def test_base_image_of_another_host_is_not_taken_for_an_image(tmp_path: Path) -> None:
+    """A host sends its own data under the name of an image that the guest was not built from."""
+
+    async def main() -> None:
+        one, two = hypervisor(tmp_path / "one"), hypervisor(tmp_path / "two")
+        data, evil = b"popular" * 100_000, b"evil" * 100_000
+        popular, guest_image = image_of(data), image_of(b"other data")
+        source = await cached(one, popular, data)
+        source.write_bytes(evil)
+        async with served(one) as url:
+            peer = Peer(two, "one", url)
+            for image in (guest_image, None, Image(id="image")):
+                path = await fetch_base_image(two, peer, source.name, image)
+                assert path.read_bytes() == evil
+            with pytest.raises(DriverError, match="no URL"):
+                await two.images.get(popular, None)
+            # A cached image is not given to a guest of another image either.
+            mine = await cached(two, popular, data)
+            assert await fetch_base_image(two, peer, source.name, guest_image) == path != mine
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["../disk", "..", f"../_base/{BASE}", f"{BASE}/x", ".hidden.raw", "spec", ""])
+def test_name_of_base_image_is_checked(tmp_path: Path, name: str) -> None:
+    async def main() -> None:
+        two = hypervisor(tmp_path / "two")
+        with pytest.raises(DriverError, match="not the name"):
+            await fetch_base_image(two, Peer(two, "one", "http://127.0.0.1:1"), name, None)
 
     asyncio.run(main())
 

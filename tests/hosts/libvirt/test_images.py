@@ -24,8 +24,10 @@ def _tools() -> None:
     require_tools("qemu-img", "prlimit")
 
 
-RAW = Image(id="raw-1", disk_format="raw")
 DATA = b"boot" + bytes(3 * MIB) + b"end"
+RAW = Image(id="raw-1", disk_format="raw", hash=f"sha512:{hashlib.sha512(DATA).hexdigest()}")
+# Of a server that booted under an older release.
+WITHOUT_HASH = Image(id="raw-1", disk_format="raw")
 
 
 def make_cache(tmp_path: Path, service: FakeImageService) -> ImageCache:
@@ -98,14 +100,98 @@ def test_data_that_differs_from_the_image_record_is_refused(tmp_path: Path, fact
     service = FakeImageService()
     service.put("raw-1", DATA, **facts)
     with pytest.raises(DriverError, match=why):
-        asyncio.run(make_cache(tmp_path, service).get(RAW, transfer("raw-1")))
+        asyncio.run(make_cache(tmp_path, service).get(WITHOUT_HASH, transfer("raw-1")))
     assert cached_files(tmp_path) == []
 
 
 def test_md5_checksum_is_used_without_os_hash(tmp_path: Path) -> None:
     service = FakeImageService()
     service.put("raw-1", DATA, os_hash_algo=None, os_hash_value=None, checksum=hashlib.md5(DATA).hexdigest())
-    assert asyncio.run(make_cache(tmp_path, service).get(RAW, transfer("raw-1"))).virtual_size == len(DATA)
+    assert asyncio.run(make_cache(tmp_path, service).get(WITHOUT_HASH, transfer("raw-1"))).virtual_size == len(DATA)
+
+
+def test_image_service_without_hashes(tmp_path: Path) -> None:
+    service = FakeImageService()
+    for name in ("raw-1", "raw-2"):
+        service.put(name, DATA, os_hash_algo=None, os_hash_value=None)
+    cache = make_cache(tmp_path, service)
+
+    async def scenario() -> None:
+        found = [await cache.get(Image(id=name), transfer(name)) for name in ("raw-1", "raw-2", "raw-1")]
+        assert found[0] == found[2] != found[1]
+
+    asyncio.run(scenario())
+    assert service.reads == ["raw-1", "raw-2"]
+
+
+def test_image_that_was_replaced_under_its_id_is_refused(tmp_path: Path) -> None:
+    """Cached or not, with the true hash in the image service, a wrong one or only an MD5."""
+    service = FakeImageService()
+    stranger = b"stranger" + DATA
+    cache = make_cache(tmp_path, service)
+
+    async def refused(why: str, **facts: object) -> None:
+        service.put("raw-1", stranger, **facts)
+        with pytest.raises(DriverError, match=why) as error:
+            await cache.get(RAW, transfer("raw-1"))
+        assert RAW.hash in str(error.value)
+
+    async def scenario() -> None:
+        await refused("was replaced")
+        assert service.reads == []
+        await refused("damaged", os_hash_value=RAW.hash.removeprefix("sha512:"))
+        await refused("damaged", os_hash_algo=None, os_hash_value=None, checksum="0" * 32)
+        assert cached_files(tmp_path) == []
+        # The stranger's image in the cache is not taken for the server's one.
+        service.put("raw-1", stranger)
+        assert (await cache.get(WITHOUT_HASH, transfer("raw-1"))).path.read_bytes() == stranger
+        await refused("was replaced")
+        # The server's image in the cache needs no image service.
+        service.put("raw-1", DATA)
+        base = await cache.get(RAW, transfer("raw-1"))
+        service.put("raw-1", stranger)
+        assert await cache.get(RAW, transfer("raw-1")) == base
+        assert base.path.read_bytes() == DATA
+
+    asyncio.run(scenario())
+
+
+def test_image_is_cached_per_format(tmp_path: Path) -> None:
+    """The data of an image without signatures can be declared as raw and as iso."""
+    service = FakeImageService()
+    qcow2 = tmp_path / "q"
+    run_tool("qemu-img", "create", "-q", "-f", "qcow2", qcow2, "1M")
+    service.put("q", qcow2.read_bytes())
+    cache = make_cache(tmp_path, service)
+
+    async def scenario() -> None:
+        await cache.get(Image(id="q", disk_format="qcow2"), transfer("q"))
+        with pytest.raises(DriverError, match="qcow2"):
+            await cache.get(Image(id="q", disk_format="raw"), transfer("q"))
+
+    asyncio.run(scenario())
+    assert len(cached_files(tmp_path)) == 1
+
+
+def test_file_of_an_older_release_is_removed_when_no_guest_uses_it(tmp_path: Path) -> None:
+    service = FakeImageService()
+    service.put("raw-1", DATA)
+    cache = make_cache(tmp_path, service)
+    (tmp_path / "_base").mkdir()
+    paths = []
+    for image_id in ("raw-1", "in-use"):
+        path = tmp_path / "_base" / f"{hashlib.sha256(image_id.encode()).hexdigest()[:32]}-{'0' * 16}.raw"
+        path.write_bytes(b"of a stranger")
+        os.utime(path, (1000, 1000))
+        paths.append(path)
+
+    async def scenario() -> None:
+        for image in (RAW, WITHOUT_HASH):
+            assert (await cache.get(image, transfer("raw-1"))).path.read_bytes() == DATA
+        assert await cache.remove_unused({paths[1]}, 3600) == [paths[0]]
+        assert paths[1].exists()
+
+    asyncio.run(scenario())
 
 
 def test_refused_image_leaves_no_files(tmp_path: Path) -> None:
@@ -114,7 +200,7 @@ def test_refused_image_leaves_no_files(tmp_path: Path) -> None:
     service = FakeImageService()
     service.put("raw-1", qcow2.read_bytes())
     with pytest.raises(DriverError, match="qcow2"):
-        asyncio.run(make_cache(tmp_path, service).get(RAW, transfer("raw-1")))
+        asyncio.run(make_cache(tmp_path, service).get(WITHOUT_HASH, transfer("raw-1")))
     assert cached_files(tmp_path) == []
 
 
@@ -188,11 +274,14 @@ def test_converted_data_is_checked(tmp_path: Path) -> None:
 def test_unused_image_is_removed(tmp_path: Path) -> None:
     service = FakeImageService()
     cache = make_cache(tmp_path, service)
+    images = {}
     for name in ("old", "used", "new"):
-        service.put(name, DATA)
+        data = name.encode() + DATA
+        service.put(name, data)
+        images[name] = Image(id=name, hash=f"sha512:{hashlib.sha512(data).hexdigest()}")
 
     async def scenario() -> None:
-        old, used, new = [await cache.get(Image(id=name), transfer(name)) for name in ("old", "used", "new")]
+        old, used, new = [await cache.get(image, transfer(name)) for name, image in images.items()]
         rest = tmp_path / "_base" / ("0" * 32 + ".part")
         rest.write_bytes(b"half")
         lock = rest.with_suffix(".lock")
@@ -204,7 +293,7 @@ def test_unused_image_is_removed(tmp_path: Path) -> None:
         assert cached_files(tmp_path) == sorted([used.path.name, new.path.name])
         # A request for an image marks it as used.
         os.utime(new.path, (1000, 1000))
-        await cache.get(Image(id="new"), None)
+        await cache.get(images["new"], None)
         assert await cache.remove_unused({used.path}, 3600) == []
 
     asyncio.run(scenario())

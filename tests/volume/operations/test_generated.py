@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar
 
+from kilonova.ids import new_id
 from kilonova.operations import Operation
 from kilonova.store import Database, Transaction
 from kilonova.volume.operations.create_snapshot import CreateSnapshot
@@ -162,7 +163,7 @@ class TestUploadVolume(VolumeOperation):
 
     async def begin(self, tx: Transaction, world: World) -> str:
         await tx.execute("UPDATE volumes SET status = 'uploading' WHERE id = $1", world.volume_id)
-        image = {"id": _IMAGE_ID, "name": "u", "protected": True, "disk_format": "raw", "container_format": "bare"}
+        image = {"id": new_id(), "name": "u", "protected": True, "disk_format": "raw", "container_format": "bare"}
         return await start(tx, UploadVolume, volume_id=world.volume_id, image=image)
 
     async def rows(self, world: World) -> dict[str, Any]:
@@ -170,11 +171,8 @@ class TestUploadVolume(VolumeOperation):
         return {**await super().rows(world), "images": images}
 
     async def outcome(self, db: Database, world: World) -> Any:
-        row = await db.fetch_one("SELECT status, virtual_size, name FROM images WHERE id = $1", _IMAGE_ID)
+        row = await db.fetch_one("SELECT status, virtual_size, name FROM images WHERE name = 'u'")
         return {**await super().outcome(db, world), "created": row}
-
-
-_IMAGE_ID = "22222222-2222-4222-8222-222222222222"
 
 
 class TestCreateSnapshot(VolumeOperation):

@@ -143,6 +143,49 @@ def test_upload_creates_image_at_once(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_content_needs_free_disk_space(sqlite_url: str) -> None:
+    """Less than the reserve is free on the disk."""
+
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url) as c:
+            volume_id = await make(c)
+            c.services.config.reserved_disk_gb = 1e9
+
+            async def refused(ident: str) -> None:
+                (message,) = (await c.get(f"/messages?resource_uuid={ident}")).json()["messages"]
+                assert "there is not enough disk space" in message["user_message"]
+
+            await refused(await make(c, "error"))
+            response = await c.post("/snapshots", {"snapshot": {"volume_id": volume_id, "force": True}})
+            snapshot_id = response.json()["snapshot"]["id"]
+            shown = await c.until(f"/snapshots/{snapshot_id}", lambda one: one["status"] != "creating")
+            assert shown["status"] == "error"
+            await refused(snapshot_id)
+            assert (await act(c, volume_id, "os-extend", {"new_size": 2})).status == 202
+            shown = await ended(c, volume_id)
+            assert (shown["size"], shown["status"]) == (1, "error_extending")
+            await refused(volume_id)
+            c.services.config.reserved_disk_gb = 0
+            await make(c)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("resource", ["image_count_total", "image_size_total"])
+def test_upload_needs_quota_for_images(sqlite_url: str, resource: str) -> None:
+    async def scenario() -> None:
+        async with volume_cloud(sqlite_url, **{f"image_quota__{resource}": 0}) as c:
+            volume_id = await make(c)
+            assert (await act(c, volume_id, "os-volume_upload_image", {"image_name": "u"})).status == 202
+            assert (await ended(c, volume_id))["status"] == "available"
+            await recorded(c, await record_events(c))
+            (message,) = (await c.get(f"/messages?resource_uuid={volume_id}")).json()["messages"]
+            assert f"Quota exceeded for {resource}" in message["user_message"]
+            assert await c.services.image.list("member") == []
+
+    run(scenario())
+
+
 @proves(ACTION + "revert")
 def test_revert_requires_newest_snapshot(sqlite_url: str) -> None:
     async def scenario() -> None:

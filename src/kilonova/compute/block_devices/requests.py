@@ -46,11 +46,12 @@ _SUPPORTED_MAPPINGS = frozenset(
 class RequestedDisks(Struct, frozen=True):
     """`image_properties` are those of the boot image; of a volume-backed server, those of the root volume's image.
 
-    `image_id` is None for a volume-backed server.
+    `image_id` and `image_hash` are None for a volume-backed server.
     """
 
     image_properties: dict[str, str]
     image_id: str | None
+    image_hash: str | None
     devices: list[RequestedDevice]
     root_device_name: str
 
@@ -87,7 +88,8 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
         or device_names.ROOT
     )
     _check_names([name, *(device.device_name for device in devices if device is not root)])
-    return RequestedDisks(properties, backing, _complete(devices, flavor, root, name), name)
+    image_hash = (image.hash or None) if image is not None and backing is not None else None
+    return RequestedDisks(properties, backing, image_hash, _complete(devices, flavor, root, name), name)
 
 
 # Parsing

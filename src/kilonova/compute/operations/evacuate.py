@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.operations.steps import choose, cleanup, move, place, volumes
+from kilonova.compute.operations.steps import choose, cleanup, images, move, place, volumes
 from kilonova.compute.operations.steps.choose import claimed_host
 from kilonova.compute.operations.steps.move import Move, MoveParams
 from kilonova.compute.operations.steps.server import server_of
@@ -42,6 +42,7 @@ class Evacuate(Move[EvacuateParams]):
 
 async def build(op: Evacuate) -> None:
     server = await server_of(op)
+    await images.check_not_replaced(op, server)
     guest = await volumes.describe_guest(op, server)
     verb = Spawn(guest=guest, start=op.params.start, disk_of=server.host_name)
     await choose.build_guest(op, claimed_host(op), BUILD, await place.with_image_source(op.services, verb))

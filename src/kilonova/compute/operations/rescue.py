@@ -26,6 +26,7 @@ class RescueImage(Struct, frozen=True):
     disk_format: str
     container_format: str
     properties: dict[str, str]
+    hash: str = ""
 
 
 class RescueParams(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,6 +100,7 @@ def describe(image: Image) -> RescueImage:
         disk_format=image.disk_format or "",
         container_format=image.container_format or "",
         properties=properties,
+        hash=image.hash,
     )
 
 
@@ -109,4 +111,5 @@ def _message(image: RescueImage) -> messages.Image:
         disk_format=image.disk_format or "raw",
         container_format=image.container_format or "bare",
         properties=image.properties,
+        hash=image.hash,
     )

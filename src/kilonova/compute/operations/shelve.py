@@ -65,7 +65,7 @@ async def make(op: Shelve) -> str | None:
 
 
 async def settle(op: Shelve, tx: Transaction) -> None:
-    await model.shelve(tx, str(op.server_id), op.find_result(MAKE))
+    await model.shelve(tx, str(op.server_id), op.find_result(MAKE), op.find_result(images.SNAPSHOT))
     server = await server_of(op, tx)
     if server.is_volume_backed or op.services.config.compute.shelved_offload_seconds == 0:
         await begin_offload(tx, server)

@@ -128,11 +128,13 @@ async def _rebuilt(op: UnshelveInPlace | Unshelve, server: Server) -> Spawn:
     if server.shelved_image_id is None:
         return Spawn(guest=guest)
     snapshot = await images.find(op, server.shelved_image_id)
+    images.check_hash(snapshot, server.shelved_image_hash)
     image = Image(
         id=snapshot.id,
         name=snapshot.name or "",
         disk_format=snapshot.disk_format or "raw",
         container_format=snapshot.container_format or "bare",
         properties={**server.image_properties, "image_type": "snapshot"},
+        hash=server.shelved_image_hash or snapshot.hash,
     )
     return Spawn(guest=structs.replace(guest, image=image), data=await image_transfer(op.services, snapshot.id))

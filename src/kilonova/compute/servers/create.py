@@ -224,6 +224,7 @@ def _template(
         updated_at=ctx.now,
         pinned_zone=pinned_zone,
         image_id=disks.image_id,
+        image_hash=disks.image_hash,
         key_name=key.name if key else None,
         public_key=key.public_key if key else None,
         user_data=body.get("user_data"),

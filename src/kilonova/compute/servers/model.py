@@ -100,14 +100,14 @@ async def rebuild(
     )
 
 
-async def shelve(tx: Transaction, server_id: str, image_id: str | None) -> None:
+async def shelve(tx: Transaction, server_id: str, image_id: str | None, image_hash: str | None) -> None:
     """`image_id` is the image of the server's disk; None for a volume-backed server."""
-    shelved = {"shelved_at": clock.now(), "shelved_image_id": image_id}
+    shelved = {"shelved_at": clock.now(), "shelved_image_id": image_id, "shelved_image_hash": image_hash}
     await _change_state(tx, server_id, "shelve", states.SHELVED, power_state=states.SHUTDOWN, fault=None, **shelved)
 
 
 async def unshelve(tx: Transaction, server_id: str) -> None:
-    shelved = {"shelved_at": None, "shelved_image_id": None}
+    shelved = {"shelved_at": None, "shelved_image_id": None, "shelved_image_hash": None}
     await _change_state(tx, server_id, "unshelve", states.ACTIVE, power_state=states.RUNNING, fault=None, **shelved)
 
 

@@ -125,6 +125,18 @@ class MissingDisplay(DriverError):
     kind = "no display"
 
 
+class ImageTooLarge(DriverError):
+    """The image service refused data that exceeds a quota or limit."""
+
+    kind = "image refused"
+
+
+class ImageReplaced(DriverError):
+    """The data of an image does not have the expected hash."""
+
+    kind = "image replaced"
+
+
 class NoAnswer(Exception):
     """The agent must not answer. Raised only by simulations of an unreachable host."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec import structs
+
 from kilonova.hosts.messages.base import Message
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
@@ -25,6 +27,8 @@ class Image(Message, frozen=True, kw_only=True):
     disk_format: str = "raw"
     container_format: str = "bare"
     properties: dict[str, str] = {}
+    # Of the data, such as `sha512:…`. Hosts refuse other data. Empty if it is unknown.
+    hash: str = ""
 
 
 class Nic(Message, frozen=True, kw_only=True):
@@ -113,7 +117,9 @@ class Guest(Message, frozen=True, kw_only=True):
 
     def _hardware(self) -> tuple[object, ...]:
         volumes = sorted(disk.volume_id for disk in self.disks)
-        return self.id, self.flavor, self.image, self.volume_properties, self.nics, volumes, self.local_disks
+        # Agents of older releases do not store the hash.
+        image = self.image and structs.replace(self.image, hash="")
+        return self.id, self.flavor, image, self.volume_properties, self.nics, volumes, self.local_disks
 
 
 class GuestState(Message, frozen=True, kw_only=True):

@@ -41,6 +41,8 @@ ErrorKind = Literal[
     "no guest agent",  # the guest runs no agent that could execute the verb
     "not running",  # the verb needs a running guest
     "no display",  # of the requested type
+    "image refused",  # the image service does not store the data: a quota or limit
+    "image replaced",  # the image has other data than the control plane says
     "stale epoch",
     "wrong host",
     "unsupported",  # an unknown verb, of another release

@@ -9,7 +9,7 @@ from kilonova.ids import new_id
 from kilonova.image.api import BODY_LIMIT, api
 from kilonova.image.authorization import image_not_found, is_admin, load, policy_target
 from kilonova.image.files import ImageFiles
-from kilonova.image.images import listing, model, patch
+from kilonova.image.images import listing, model, patch, quotas
 from kilonova.image.images.model import Image, ImageDetails
 from kilonova.image.images.schemas import CREATE, MAX_PROPERTIES, MAX_TAGS, WRITABLE_ATTRIBUTES
 from kilonova.image.images.views import view
@@ -48,17 +48,19 @@ async def create(ctx: Context) -> Response:
     ctx.authorize("add_image", policy_target(image))
     _authorize_visibility(ctx, image)
     new = ImageDetails(image, _properties(ctx), sorted(set(ctx.body.get("tags", []))))
-    async with ctx.db.transaction() as tx:
-        created = await model.create(tx, new)
-    if not created:
-        raise Conflict(f"Image ID {image.id} already exists!")
+    try:
+        async with ctx.db.transaction() as tx:
+            await quotas.check_count(tx, image.owner, ctx.services.config.image_quota)
+            await model.create(tx, new)
+    except model.IdTaken as error:
+        raise Conflict(str(error)) from error
     return Response(view(new), headers={"Location": f"{ctx.base_url()}/v2/images/{image.id}"})
 
 
 def _new_image(ctx: Context) -> Image:
     body = ctx.body
     return Image(
-        id=body.get("id") or new_id(),
+        id=_id(ctx),
         created_at=ctx.now,
         updated_at=ctx.now,
         name=body.get("name"),
@@ -71,6 +73,14 @@ def _new_image(ctx: Context) -> Image:
         protected=body.get("protected", False),
         hidden=body.get("os_hidden", False),
     )
+
+
+def _id(ctx: Context) -> str:
+    """The requested id, or a new one. Servers and hosts know images by id, so members may not choose it."""
+    requested: str | None = ctx.body.get("id")
+    if requested is not None and not ctx.may("service_or_admin"):
+        raise Forbidden("Invalid attribute id: only administrators and services may choose the id of an image.")
+    return requested or new_id()
 
 
 def _owner(ctx: Context) -> str | None:
@@ -149,7 +159,7 @@ async def delete(ctx: Context, image_id: str) -> Response:
         image = (await _lock(tx, image_id)).image
         if image.protected:
             raise Forbidden(f"Image {image_id} is protected and cannot be deleted.")
-        await model.remove(tx, image_id)
+        await model.remove(tx, image_id, ctx.now)
     _delete_data(ctx, image)
     return Response()
 

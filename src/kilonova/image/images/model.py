@@ -55,16 +55,22 @@ _ADD_PROPERTY = (
 _ADD_TAG = "INSERT INTO image_tags (image_id, tag) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
 
-async def create(tx: Transaction, new: ImageDetails) -> bool:
-    """Insert the image. False if its id is in use."""
+class IdTaken(Exception):
+    """Another image has the id, or had it until its deletion."""
+
+
+async def create(tx: Transaction, new: ImageDetails) -> None:
+    """Insert the image. Raises IdTaken."""
     image_id = new.image.id
     if not await tx.execute(_INSERT, *new.image.encode().values()):
-        return False
+        raise IdTaken(f"Image ID {image_id} already exists!")
+    # After the insert, which waits for a concurrent deletion of an image with this id.
+    if await tx.fetch_value("SELECT 1 FROM deleted_images WHERE id = $1", image_id):
+        raise IdTaken(f"Image ID {image_id} was used by a deleted image. Ids of images are not used again.")
     for name, value in new.properties.items():
         await tx.execute(_ADD_PROPERTY, image_id, name, value)
     for tag in new.tags:
         await tx.execute(_ADD_TAG, image_id, tag)
-    return True
 
 
 async def get(reader: Reader, image_id: str) -> Image | None:
@@ -114,8 +120,10 @@ async def change(tx: Transaction, before: ImageDetails, after: ImageDetails, now
     return after._replace(image=changed)
 
 
-async def remove(tx: Transaction, image_id: str) -> bool:
-    return bool(await tx.execute("DELETE FROM images WHERE id = $1", image_id))
+async def remove(tx: Transaction, image_id: str, now: float) -> None:
+    """Delete the image. Its id stays in use."""
+    await tx.execute("DELETE FROM images WHERE id = $1", image_id)
+    await tx.execute("INSERT INTO deleted_images (id, deleted_at) VALUES ($1, $2)", image_id, now)
 
 
 async def is_member(reader: Reader, image_id: str, project_id: str | None) -> bool:

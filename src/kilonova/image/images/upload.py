@@ -9,7 +9,7 @@ from kilonova.ids import new_id
 from kilonova.image.api import api
 from kilonova.image.authorization import load
 from kilonova.image.files import ImageFiles, Upload, UploadResult, UploadTooLarge
-from kilonova.image.images import model
+from kilonova.image.images import model, quotas
 from kilonova.image.images.model import Image
 
 MEDIA_TYPE = "application/octet-stream"
@@ -23,12 +23,13 @@ def _files(ctx: Context) -> ImageFiles:
 async def upload_data(ctx: Context, image_id: str) -> Response:
     """Upload an image's data. After an interrupted upload the image is queued again."""
     image = await load(ctx, ctx.db, image_id, "upload_image")
-    _check_upload(ctx, image)
+    remaining = await quotas.remaining_bytes(ctx.db, image.owner, ctx.services.config.image_quota)
+    _check_upload(ctx, image, remaining)
     await _check_status(ctx, image)
     data_id = new_id()
     upload = _files(ctx).begin(image_id, data_id, image.disk_format)
     try:
-        await _receive(ctx, upload, image_id, data_id)
+        await _receive(ctx, upload, image, data_id, remaining)
     except BaseException:
         if not await _abort(ctx, upload, image_id, data_id):
             raise
@@ -37,17 +38,19 @@ async def upload_data(ctx: Context, image_id: str) -> Response:
     return Response()
 
 
-async def _receive(ctx: Context, upload: Upload, image_id: str, data_id: str) -> None:
+async def _receive(ctx: Context, upload: Upload, image: Image, data_id: str, remaining: int | None) -> None:
+    image_id = image.id
     async with ctx.db.transaction() as tx:
         begun = await model.begin_upload(tx, image_id, data_id, ctx.now)
     if not begun:
         raise Conflict(f"Image {image_id} is being uploaded or deleted by another request.")
     try:
-        stored = await _stream(ctx, upload)
+        stored = await _stream(ctx, upload, remaining)
     except UploadTooLarge as error:
         upload.discard()  # now, because a full disk may keep the database from recording the end of the upload
         raise TooLarge(str(error)) from error
     async with ctx.db.transaction() as tx:
+        await quotas.check_size(tx, image.owner, stored.size, ctx.services.config.image_quota)
         done = await model.finish_upload(tx, image_id, data_id, stored, clock.now())
     if not done:
         raise Gone(f"Image {image_id} was deleted while its data was uploaded.")
@@ -66,8 +69,9 @@ async def _abort(ctx: Context, upload: Upload, image_id: str, data_id: str) -> b
     return committed
 
 
-async def _stream(ctx: Context, upload: Upload) -> UploadResult:
+async def _stream(ctx: Context, upload: Upload, remaining: int | None) -> UploadResult:
     async for chunk in ctx.stream():
+        quotas.check_received(remaining, upload.size + len(chunk), ctx.services.config.image_quota)
         await upload.write(chunk)
     announced = ctx.headers.get("x-openstack-image-size")
     if announced is not None and int(announced) != upload.size:
@@ -75,7 +79,7 @@ async def _stream(ctx: Context, upload: Upload) -> UploadResult:
     return await upload.finish()
 
 
-def _check_upload(ctx: Context, image: Image) -> None:
+def _check_upload(ctx: Context, image: Image, remaining: int | None) -> None:
     kind = ctx.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != MEDIA_TYPE:
         raise UnsupportedMediaType(f"Unsupported Content-Type {kind[:80]!r}: {MEDIA_TYPE} is expected.")
@@ -89,6 +93,8 @@ def _check_upload(ctx: Context, image: Image) -> None:
             raise BadRequest(f"Invalid value of header {header}: a number of bytes is expected.")
         if text is not None and int(text) > limit:
             raise TooLarge(f"The image data exceeds the limit of {limit} bytes.")
+        if text is not None:
+            quotas.check_received(remaining, int(text), ctx.services.config.image_quota)
 
 
 async def _check_status(ctx: Context, image: Image) -> None:

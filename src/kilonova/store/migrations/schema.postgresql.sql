@@ -44,6 +44,12 @@ CREATE TABLE consumers (
 
 CREATE INDEX consumers_project ON consumers (project_id, user_id);
 
+CREATE TABLE deleted_images (
+    id TEXT COLLATE "C" NOT NULL,
+    deleted_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_deleted_images PRIMARY KEY (id)
+);
+
 CREATE TABLE departed_providers (
     id BIGINT NOT NULL,
     change BIGINT NOT NULL,
@@ -383,6 +389,7 @@ CREATE TABLE servers (
     vcpus BIGINT NOT NULL,
     ram BIGINT NOT NULL,
     image_id TEXT COLLATE "C",
+    image_hash TEXT COLLATE "C",
     image_properties TEXT COLLATE "C" NOT NULL,
     key_name TEXT COLLATE "C",
     public_key TEXT COLLATE "C",
@@ -400,6 +407,7 @@ CREATE TABLE servers (
     root_device_name TEXT COLLATE "C",
     shelved_at DOUBLE PRECISION,
     shelved_image_id TEXT COLLATE "C",
+    shelved_image_hash TEXT COLLATE "C",
     soft_deleted_at DOUBLE PRECISION,
     trusted_certificates TEXT COLLATE "C",
     locked BOOLEAN NOT NULL,
@@ -1164,4 +1172,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0009');
+INSERT INTO alembic_version (version_num) VALUES ('0010');

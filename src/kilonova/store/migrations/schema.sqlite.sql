@@ -42,6 +42,12 @@ CREATE TABLE consumers (
 
 CREATE INDEX consumers_project ON consumers (project_id, user_id);
 
+CREATE TABLE deleted_images (
+    id TEXT NOT NULL,
+    deleted_at DOUBLE NOT NULL,
+    CONSTRAINT pk_deleted_images PRIMARY KEY (id)
+);
+
 CREATE TABLE departed_providers (
     id BIGINT NOT NULL,
     change BIGINT NOT NULL,
@@ -377,6 +383,7 @@ CREATE TABLE servers (
     vcpus BIGINT NOT NULL,
     ram BIGINT NOT NULL,
     image_id TEXT,
+    image_hash TEXT,
     image_properties TEXT NOT NULL,
     key_name TEXT,
     public_key TEXT,
@@ -394,6 +401,7 @@ CREATE TABLE servers (
     root_device_name TEXT,
     shelved_at DOUBLE,
     shelved_image_id TEXT,
+    shelved_image_hash TEXT,
     soft_deleted_at DOUBLE,
     trusted_certificates TEXT,
     locked BOOLEAN NOT NULL,
@@ -1159,4 +1167,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0009');
+INSERT INTO alembic_version (version_num) VALUES ('0010');

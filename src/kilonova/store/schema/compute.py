@@ -45,6 +45,8 @@ servers = Table(
     Column("vcpus", Integer, nullable=False),
     Column("ram", Integer, nullable=False),
     Column("image_id", String(36)),
+    # Hash of the image's data, such as `sha512:…`; null if it is unknown.
+    string("image_hash", nullable=True),
     Column("image_properties", Text, nullable=False),
     Column("key_name", String(255)),
     Column("public_key", Text),
@@ -61,9 +63,10 @@ servers = Table(
     Column("reservation_id", String(32), nullable=False),
     Column("launch_index", Integer, nullable=False),
     Column("root_device_name", String(64)),
-    # For a shelved server: the time, and the snapshot image to unshelve from.
+    # For a shelved server: the time, and the snapshot image to unshelve from with its hash.
     Column("shelved_at", Double),
     Column("shelved_image_id", String(36)),
+    string("shelved_image_hash", nullable=True),
     # Time of a soft delete.
     Column("soft_deleted_at", Double),
     # Ids of the trusted image certificates; null if none were requested.

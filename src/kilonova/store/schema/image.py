@@ -41,6 +41,9 @@ images = Table(
     Index("ix_images_status", "status"),
 )
 
+# Ids of deleted images, which no later image may have: servers and hosts refer to images by id.
+deleted_images = Table("deleted_images", metadata, ident(), moment("deleted_at"))
+
 image_properties = Table(
     "image_properties",
     metadata,

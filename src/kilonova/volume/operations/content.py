@@ -12,7 +12,7 @@ from kilonova.http.client import Unreachable
 from kilonova.image.client import ATTRIBUTES, Image
 from kilonova.operations import Failed, Operation
 from kilonova.volume import conversion
-from kilonova.volume.files import GIB, NewFile, TooBig, copy_slot
+from kilonova.volume.files import GIB, NewFile, TooBig, allocated_bytes, copy_slot
 from kilonova.volume.operations.common import (
     Progress,
     export_manager,
@@ -104,6 +104,7 @@ async def copy_in_use(
     """Take a consistent copy of a volume that hosts may write to. False if the volume is not exported."""
     if await file.clone(source):
         return True
+    file.check_space(allocated_bytes(source))
     return await export_manager(op).copy(op.id, volume_id, data_id, file.path, file.size, progress.report)
 
 
@@ -133,6 +134,7 @@ async def _convert(
         virtual_size = await conversion.virtual_size(source.path, disk_format)
         if virtual_size > file.size:
             raise TooBig(f"the disk in the image has {virtual_size} bytes, and the volume {file.size}")
+        file.check_space(await conversion.data_bytes(source.path, disk_format))
         await conversion.to_raw(source.path, disk_format, file.path)
 
 

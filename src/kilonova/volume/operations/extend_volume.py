@@ -9,7 +9,7 @@ from msgspec import Struct
 from kilonova.operations import Entry, Failed, Operation, Step, transaction_step
 from kilonova.store import Transaction
 from kilonova.volume import operation_kinds as kinds
-from kilonova.volume.files import GIB, in_thread, resize
+from kilonova.volume.files import GIB, check_space, in_thread, resize
 from kilonova.volume.messages import model as messages
 from kilonova.volume.operations.common import (
     COPY_SECONDS,
@@ -59,6 +59,7 @@ class ExtendVolume(Operation[ExtendVolumeParams]):
 async def grow(op: ExtendVolume) -> None:
     volume = await get_volume(op)
     async with translate_errors(op), exports_suspended(op, volume.id):
+        check_space(volume_files(op).root, 0, volume_files(op).reserved_gb)
         await in_thread(resize, _content(op, volume), op.params.size * GIB)
 
 

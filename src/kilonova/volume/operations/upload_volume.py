@@ -14,7 +14,7 @@ from kilonova.operations import Entry, Failed, Operation, Step, TransientError, 
 from kilonova.store import Transaction
 from kilonova.volume import conversion
 from kilonova.volume import operation_kinds as kinds
-from kilonova.volume.files import BLOCK, copy_slot, in_thread
+from kilonova.volume.files import BLOCK, allocated_bytes, check_space, copy_slot, in_thread
 from kilonova.volume.messages import model as messages
 from kilonova.volume.operations import content
 from kilonova.volume.operations.common import (
@@ -151,6 +151,7 @@ async def _convert(op: UploadVolume, source: Path, disk_format: str) -> Path:
     files = volume_files(op)
     await remove_earlier_files(op, op.params.volume_id)
     files.parts.mkdir(parents=True, exist_ok=True)
+    check_space(files.parts, allocated_bytes(source), files.reserved_gb)
     target = files.parts / f"{op.params.volume_id}.{new_data_id(op)}"
     await conversion.from_raw(source, target, disk_format)
     return target

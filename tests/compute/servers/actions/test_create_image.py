@@ -248,3 +248,30 @@ def test_create_image_volume_backed_policy(sqlite_url: str, tmp_path: Any) -> No
             await create_image(c, other["id"])
 
     run(scenario())
+
+
+@pytest.mark.parametrize("action", ["createImage", "createBackup", "shelve"])
+@pytest.mark.parametrize("resource", ["image_count_total", "image_size_total"])
+def test_snapshots_need_quota_for_images(database_url: str, action: str, resource: str) -> None:
+    bodies = {
+        "createImage": {"name": "copy"},
+        "createBackup": {"name": "copy", "backup_type": "daily", "rotation": 2},
+        "shelve": None,
+    }
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1, **{f"image_quota__{resource}": 0}) as c:
+            server = await c.boot_active()
+            answer = await act(c, server["id"], action, bodies[action], version="2.96")
+            assert answer.status == 202, answer.body
+            shown = await c.wait_until_settled(server["id"])
+            assert shown["status"] == "ACTIVE"
+            if resource == "image_count_total":
+                expected = "Quota exceeded for image_count_total"
+            else:
+                expected = "the image service does not store the data, because it exceeds a quota or limit"
+            assert expected in shown["fault"]["message"]
+            assert await list_snapshots(c) == []
+            assert (await c.guests())[server["id"]] == (server[HOST], "running")
+
+    run(scenario())

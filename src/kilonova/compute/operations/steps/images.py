@@ -8,6 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from kilonova import image_hash
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import call
 from kilonova.compute.operations.steps.server import image_transfer, server_of
@@ -20,7 +21,8 @@ from kilonova.store import Transaction
 
 NAME_LENGTH = 255
 MAKE = StepResult("make image", str)
-SNAPSHOT = "snapshot"
+# The hash of the image's data.
+SNAPSHOT = StepResult("snapshot", str)
 UPLOADING = "image_uploading"
 HOUR_SECONDS = 3600.0
 # Formats in which a host can write a disk. A disk of any other format is written raw.
@@ -86,18 +88,22 @@ async def drop(op: Operation) -> None:
     await delete(op, snapshot_id(op.id))
 
 
-async def fill(op: Operation) -> None:
-    """Have the host upload the disk, unless an earlier run did. Any data since the request is a valid snapshot."""
+async def fill(op: Operation) -> str | None:
+    """Have the host upload the disk, unless an earlier run did. Any data since the request is a valid snapshot.
+
+    Returns the hash of the data.
+    """
     server, image_id = await server_of(op), op.find_result(MAKE)
     if image_id is None:
-        return
+        return None
     try:
         if not await is_filled(op, image_id):
             data = await image_transfer(op.services, image_id)
-            await call(op, server.host_name, SNAPSHOT, Snapshot(guest_id=server.id, data=data))
+            await call(op, server.host_name, SNAPSHOT.name, Snapshot(guest_id=server.id, data=data))
     except Failed:
         if not await is_filled(op, image_id):
             raise
+    return (await find(op, image_id)).hash or None
 
 
 async def create(
@@ -118,6 +124,26 @@ async def find(op: Operation, image_id: str) -> Image:
     if image is None:
         raise Failed(f"The snapshot of the server, image {image_id}, could not be found.")
     return image
+
+
+async def check_not_replaced(op: Operation, server: Server) -> None:
+    """Raise Failed if the server's image has other data than when the server was created from it.
+
+    Hosts check the data that they fetch. This check also holds for hosts that fetch no data.
+    """
+    if server.image_id is None or server.image_hash is None:
+        return
+    image = await op.services.image.show(server.image_id, await op.services.identity.token())
+    if image is not None:
+        check_hash(image, server.image_hash)
+
+
+def check_hash(image: Image, recorded: str | None) -> None:
+    if image_hash.is_replaced(recorded or "", image.hash):
+        raise Failed(
+            f"Image {image.id} was replaced: the hash of its data is {image.hash}, and that of the server's image is"
+            f" {recorded}."
+        )
 
 
 async def is_filled(op: Operation, image_id: str) -> bool:

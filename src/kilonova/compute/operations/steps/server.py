@@ -99,6 +99,7 @@ def guest_of(
             disk_format=properties.get("disk_format", "raw"),
             container_format=properties.get("container_format", "bare"),
             properties=properties,
+            hash=server.image_hash or "",
         )
         if server.image_id
         else None,

@@ -206,7 +206,8 @@ async def _image_columns(ctx: Context, server: Server, image: Image) -> Columns:
     create.check_needs(server.flavor_id, server.flavor, properties, root_disk=not server.is_volume_backed)
     image_id = None if server.is_volume_backed else image.id
     await _check_host(ctx, server, structs.replace(server, image_id=image_id, image_properties=properties))
-    return {"image_id": image_id, "image_properties": encode_document(properties)}
+    image_hash = image.hash or None if image_id is not None else None
+    return {"image_id": image_id, "image_hash": image_hash, "image_properties": encode_document(properties)}
 
 
 async def _columns(ctx: Context) -> Columns:

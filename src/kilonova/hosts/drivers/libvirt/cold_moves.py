@@ -214,7 +214,7 @@ async def _download(hv: Hypervisor, guest: Guest, peer: Peer, slot: str) -> None
     root = hv.layout.file(guest.id, names.DISK)
     base = disks.base_image(root) if root.exists() else None
     if base is not None:
-        local_base = await fetch_base_image(hv, peer, base.name)
+        local_base = await fetch_base_image(hv, peer, base.name, guest.image)
         if local_base != base:
             options = ("-f", "qcow2", "-F", local_base.suffix[1:], "-b", str(local_base))
             await programs.run("qemu-img", "rebase", "-u", *options, str(root))

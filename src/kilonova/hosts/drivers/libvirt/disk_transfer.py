@@ -37,7 +37,6 @@ import orjson
 
 from kilonova import certificates, clock
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
-from kilonova.hosts.drivers.libvirt import formats
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.hypervisor import commit_file
@@ -45,6 +44,7 @@ from kilonova.hosts.drivers.libvirt.hypervisor import commit_file
 if TYPE_CHECKING:
     from kilonova.config import Agent
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
+    from kilonova.hosts.messages import Image
 
 log = logging.getLogger(__name__)
 
@@ -374,16 +374,13 @@ class PeerHasNoSlot(PeerError):
     kind = "no such slot"
 
 
-async def fetch_base_image(hv: Hypervisor, peer: Peer, name: str) -> Path:
-    """Download a base image of the other host's disks unless it is in the cache."""
-    path = hv.layout.base / name
-    if path.exists():
-        os.utime(path)  # marks the image as used, so that the cache keeps it
-    else:
-        path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+async def fetch_base_image(hv: Hypervisor, peer: Peer, name: str, image: Image | None) -> Path:
+    """Return the base image of an arriving guest of `image`, downloaded unless it is in the cache."""
+
+    async def download(path: Path) -> None:
         await peer.download(f"/base/{name}", path)
-        await wait_until_done(in_thread(formats.check_content, path, path.suffix[1:]))
-    return path
+
+    return await hv.images.get_from_peer(image, peer.host, name, download)
 
 
 async def _read_exactly(reader: asyncio.StreamReader, length: int) -> bytes:

@@ -64,7 +64,7 @@ class LibvirtDriver:
         layout = Layout(instances_directory(config))
         _prepare(config, layout)
         self.hypervisor = hv = Hypervisor(host, config, Connection(config.libvirt.uri), layout)
-        hv.images = ImageCache(layout.base, images)
+        hv.images = ImageCache(layout.base, images, config.reserved_disk_gb)
         hv.volumes = Volumes(hv)
         if config.bridges.enabled:
             hv.networks = HostNetworks(config, host, config.data_dir / "networks", hv.find_spec)

@@ -1,8 +1,9 @@
 """The host's image cache: fetches and checks images, and keeps them while guests use them.
 
 Raw and qcow2 images keep their format, because both can be base images. So a small upload takes little space however
-large its virtual disk is. Other formats are converted to raw. The data of an image never changes, so cached images stay
-valid.
+large its virtual disk is. Other formats are converted to raw. The name of a cached image contains the hash of its data,
+so no image is ever mistaken for another one. Files with other names, also those of older releases, are removed when no
+guest uses them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from kilonova import clock
-from kilonova.hosts.drivers.base import DriverError, Images
+from msgspec import structs
+
+from kilonova import clock, image_hash
+from kilonova.disk_space import available_bytes
+from kilonova.hosts.drivers.base import DriverError, ImageReplaced, Images
 from kilonova.hosts.drivers.libvirt import formats, qemu_img
 from kilonova.hosts.drivers.libvirt.connection import in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.hypervisor import commit_file
@@ -36,6 +40,8 @@ _LOCK_POLL_SECONDS = 0.05
 _STALE_PART_SECONDS = 3600.0
 _PART, _LOCK = ".part", ".lock"
 _CACHE_NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}\.(raw|qcow2)")
+# Also a file that came from another host.
+_PEER_NAME = re.compile(r"[0-9a-f]{32}-([0-9a-f]{16}|peer)\.(raw|qcow2)")
 
 
 @dataclass(frozen=True)
@@ -47,22 +53,20 @@ class BaseImage:
     virtual_size: int
 
 
-class _Hash(Protocol):
-    def update(self, data: memoryview, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
-
-
 class ImageCache:
-    """`images`: reads and writes image data."""
+    """`images`: reads and writes image data. `reserved_gb`: disk space that stays free."""
 
-    def __init__(self, directory: Path, images: Images) -> None:
+    def __init__(self, directory: Path, images: Images, reserved_gb: float = 0.0) -> None:
         self.directory = directory
+        self.reserved_gb = reserved_gb
         self.images = images
 
     async def get(self, image: Image, data: Transfer | None) -> BaseImage:
         """Return the image, fetched unless it is cached, and mark it as used."""
         formats.check_formats(image.disk_format, image.container_format)
+        if not image.hash and data is not None:
+            # A server that booted under an older release. The hash of its image was not recorded.
+            image = structs.replace(image, hash=image_hash.of_image(await self.images.show(data)))
         name = _cache_name(image)
         while True:
             found = self._find(name)
@@ -74,6 +78,39 @@ class ImageCache:
                 # Another task or process may have fetched it during the wait for the lock.
                 if self._find(name) is None:
                     await self._fetch(image, data, name)
+
+    async def get_from_peer(
+        self, image: Image | None, source: str, name: str, download: Callable[[Path], Awaitable[None]]
+    ) -> Path:
+        """Return the base image of a guest of `image` that arrives from the host `source`, which names its file.
+
+        The source is trusted with its own guests only. Its file becomes a cached image if it has the hash of the
+        guest's image. Otherwise, for example for a guest that was unshelved, only guests from this source use it.
+        """
+        if _PEER_NAME.fullmatch(name) is None:
+            raise DriverError(f"{source} has a base image {name[:80]!r}, which is not the name of a cached image")
+        image = image if image is not None and image.hash and name.startswith(f"{_cache_name(image)}-") else None
+        if image is not None and (found := self._find(_cache_name(image))):
+            return found.path
+        if image is not None and image.disk_format in formats.CONVERTED:
+            image = None  # the hash is that of the data before the conversion
+        kind = name.rpartition(".")[2]
+        stem = _cache_name(image) if image is not None else hashlib.sha256(f"{source} {name}".encode()).hexdigest()[:32]
+        path = self.directory / (name if image is not None else f"{stem}-peer.{kind}")
+        async with self._lock(stem):
+            if path.exists():
+                os.utime(path)
+                return path
+            part = self.directory / f"{stem}{_PART}"
+            try:
+                await download(part)
+                if image is not None:
+                    await wait_until_done(in_thread(_check_file, part, image))
+                await asyncio.to_thread(formats.check_content, part, kind)
+                await wait_until_done(in_thread(commit_file, part, path))
+            finally:
+                part.unlink(missing_ok=True)
+        return path
 
     async def remove_unused(self, in_use: set[Path], older_than: float) -> list[Path]:
         """Remove images that are not in use and were last used so many seconds ago, and abandoned partial files."""
@@ -114,6 +151,7 @@ class ImageCache:
         shown = await self.images.show(data)
         if shown.get("status") != "active":
             raise DriverError(f"image {image.id} is {shown.get('status')}, not active")
+        _check_not_replaced(image, image_hash.of_image(shown))
         part = self.directory / f"{name}{_PART}"
         raw = self.directory / f"{name}.raw{_PART}"
         try:
@@ -132,8 +170,8 @@ class ImageCache:
                 path.unlink(missing_ok=True)
 
     async def _download(self, image: Image, data: Transfer, shown: dict[str, Any], part: Path) -> str:
-        """Write the file and return its digest, checked against the image service's."""
-        digest, expected = _digest(image, shown)
+        """Write the file and return its digest, which must be that of the image."""
+        digest = _new_hasher(image)
         size, written = shown.get("size"), 0
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -146,10 +184,8 @@ class ImageCache:
             file.truncate()
         if size is not None and written != size:
             raise DriverError(f"image {image.id} has {size} bytes, but the image service sent {written}")
-        found = digest.hexdigest()
-        if expected and found != expected:
-            raise DriverError(f"the data of image {image.id} is damaged: its hash is {found}, not {expected}")
-        return found
+        _check_digest(image, digest)
+        return digest.hexdigest()
 
     async def _convert(self, image: Image, source: Path, target: Path) -> None:
         driver = formats.CONVERTED[image.disk_format]
@@ -166,8 +202,7 @@ class ImageCache:
 
     def _check_free_space(self, image: Image, size: int) -> None:
         self.directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-        stat = os.statvfs(self.directory)
-        free = stat.f_bavail * stat.f_frsize
+        free = max(available_bytes(self.directory, self.reserved_gb), 0)
         if size > free:
             raise DriverError(f"image {image.id} needs {size} bytes, but only {free} are free on this host")
 
@@ -187,8 +222,12 @@ class ImageCache:
 
 
 def _cache_name(image: Image) -> str:
-    """The first part of the file name: a hash, because image ids are untrusted text. The data's hash follows."""
-    return hashlib.sha256(image.id.encode()).hexdigest()[:32]
+    """The first part of the file name. Two images with the same data and format share a file.
+
+    An image without a hash is found by its id: a Glance without hashes never uses an id again.
+    """
+    key = image.hash or f"id:{image.id}"
+    return hashlib.sha256(f"{image.disk_format} {key}".encode()).hexdigest()[:32]
 
 
 def _stem(path: Path) -> str:
@@ -215,16 +254,33 @@ def _try_lock(path: Path) -> int | None:
     return None
 
 
-def _digest(image: Image, shown: dict[str, Any]) -> tuple[_Hash, str]:
-    """A new hash object and the expected digest; empty if the image service has none."""
-    algorithm, value = shown.get("os_hash_algo"), shown.get("os_hash_value")
-    if algorithm and value:
-        if algorithm not in hashlib.algorithms_available:
-            raise DriverError(f"image {image.id} is hashed with {algorithm}, which this host does not support")
-        return hashlib.new(algorithm), str(value)
-    if shown.get("checksum"):
-        return hashlib.md5(usedforsecurity=False), str(shown["checksum"])
-    return hashlib.sha512(), ""
+def _check_not_replaced(image: Image, present: str) -> None:
+    if image_hash.is_replaced(image.hash, present):
+        raise ImageReplaced(
+            f"image {image.id} was replaced: the server was created from data with the hash {image.hash},"
+            f" but the image service has {present}"
+        )
+
+
+def _new_hasher(image: Image) -> image_hash.Hasher:
+    try:
+        return image_hash.new_hasher(image.hash)
+    except image_hash.UnsupportedAlgorithm as error:
+        raise DriverError(f"the data of image {image.id} cannot be checked: {error}") from None
+
+
+def _check_digest(image: Image, hasher: image_hash.Hasher) -> None:
+    found = f"{image_hash.algorithm_of(image.hash)}:{hasher.hexdigest()}"
+    if image.hash and found != image.hash:
+        raise ImageReplaced(f"the data of image {image.id} is damaged: its hash is {found}, not {image.hash}")
+
+
+def _check_file(path: Path, image: Image) -> None:
+    hasher = _new_hasher(image)
+    with path.open("rb") as file:
+        while block := file.read(_WRITE_BYTES):
+            hasher.update(block)
+    _check_digest(image, hasher)
 
 
 async def _join_chunks(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -243,7 +299,7 @@ async def _join_chunks(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
             await chunks.aclose()
 
 
-def _write(file: Any, block: bytes, digest: _Hash) -> None:
+def _write(file: Any, block: bytes, digest: image_hash.Hasher) -> None:
     """Write zeros as holes."""
     digest.update(memoryview(block))
     for start in range(0, len(block), _HOLE_BYTES):

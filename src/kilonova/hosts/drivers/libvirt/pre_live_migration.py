@@ -260,7 +260,7 @@ async def _prepare_disks(
     for disk in source_guest.disks:
         path = hv.layout.file(guest.id, disk.name)
         if disk.base:
-            base = await fetch_base_image(hv, peer, disk.base)
+            base = await fetch_base_image(hv, peer, disk.base, guest.image)
             await qemu_img.create_overlay(path, disk.size, base, base.suffix[1:])
         elif disk.format == "qcow2":
             await qemu_img.create(path, disk.size)

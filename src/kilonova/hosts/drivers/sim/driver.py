@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 import orjson
 from msgspec import structs
 
-from kilonova import ids
+from kilonova import ids, image_hash
 from kilonova.hosts.drivers.base import (
     DifferentGuest,
     DriverError,
+    ImageReplaced,
     Images,
     MissingDisk,
     MissingDisplay,
@@ -444,6 +445,8 @@ class SimDriver:
             content += chunk
             if len(content) > _MAX_SNAPSHOT_BYTES:
                 return ""
+        if guest.image.hash and image_hash.of_content(content, guest.image.hash) != guest.image.hash:
+            raise ImageReplaced(f"the data of image {guest.image.id} is damaged: its hash is not {guest.image.hash}")
         try:
             return str(orjson.loads(content)[_SNAPSHOT_MARK])
         except (ValueError, KeyError, TypeError):
