@@ -410,7 +410,7 @@ def test_every_verb_calls_its_driver_method(scene: Any, verb: str) -> None:
         "source": "sim-002",
         "destination": "sim-002",
         "start": True,
-        "data": Transfer(url="/v2/images/1/file", token="secret"),
+        "data": Transfer(url="/v2/images/1/file", ticket="secret"),
         "disk": disk(),
         "volume_id": "volume-1",
         "size_gb": 2,

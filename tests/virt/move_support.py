@@ -31,7 +31,7 @@ class HostPair:
     def boot(self, agent: StandaloneAgent, guest: Guest | None = None, *, filled_mb: int = 0) -> Guest:
         """Boot a micro guest. `filled_mb`: data on its disk, so that copying it takes a while."""
         guest = guest or make_guest()
-        data = Transfer(url=str(self.site.micro_image()), token="")
+        data = Transfer(url=str(self.site.micro_image()), ticket="")
         agent.call(Spawn(guest=guest, data=data, start=False))
         if filled_mb:
             disk = agent.instances / guest.id / "disk"

@@ -57,8 +57,8 @@ async def park_existing(op: Operation) -> None:
 async def rebuild(op: Operation[WithColumns]) -> None:
     server = await server_of(op)
     guest = await volumes.describe_guest(op, server.with_columns(op.params.columns))
-    verb = await place.with_image_source(op.services, Spawn(guest=guest, start=is_started_after_rebuild(server)))
-    await call(op, server.host_name, BUILD, verb)
+    verb = Spawn(guest=guest, start=is_started_after_rebuild(server))
+    await call(op, server.host_name, BUILD, place.with_image_source(op, verb, server.host_name))
 
 
 async def destroy_rebuilt(op: Operation) -> None:
