@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from kilonova.scheduler.config import SchedulerConfig
+
+log = logging.getLogger(__name__)
 
 
 class ConfigError(Exception):
@@ -169,16 +172,16 @@ class Messaging(msgspec.Struct, forbid_unknown_fields=True):
 class Agent(msgspec.Struct, forbid_unknown_fields=True):
     """The agent of one host.
 
-    `host` is its name (empty: the machine's name) and `address` the address at which other hosts reach it. Agents fetch
-    disks of moving guests from each other at `disk_port`, with `disk_secret`, which all agents share; with the three
-    files by mutual TLS. Guests' disks are in `instances_path` (empty: `instances` in the data directory).
+    `host` is its name (empty: the machine's name) and `address` the address at which other hosts reach it. It gets
+    images from the control plane at `image_url`. Agents fetch disks of moving guests from each other at `disk_port`,
+    with the three files by mutual TLS. Guests' disks are in `instances_path` (empty: `instances` in the data
+    directory).
     """
 
     host: str = ""
     address: str = "127.0.0.1"
     image_url: str = ""
     disk_port: int = 0
-    disk_secret: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
@@ -332,6 +335,7 @@ def load(
     for dotted, value in (flags or {}).items():
         if value is not None:
             _put(values, dotted.split("."), value)
+    _drop_removed(values)
     try:
         return msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -375,6 +379,8 @@ FORMER_NAMES = {
     ("bridges", "closed"): "blocked_addresses",
     ("console", "novnc"): "novnc_path",
 }
+# Settings that a released version had. They are ignored, with a note, so that their files need no change at once.
+REMOVED = {("agent", "disk_secret"): "the control plane gives hosts a ticket for each move"}
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 
 
@@ -399,6 +405,14 @@ def _use_new_names(values: dict[str, Any]) -> dict[str, Any]:
                 )
             settings[new] = settings.pop(old)
     return values
+
+
+def _drop_removed(values: dict[str, Any]) -> None:
+    for (section, name), reason in REMOVED.items():
+        settings = values.get(section)
+        if isinstance(settings, dict) and name in settings:
+            del settings[name]
+            log.warning("the setting %s.%s is ignored and can be deleted: %s", section, name, reason)
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

@@ -166,6 +166,18 @@ class Transfer(msgspec.Struct, kw_only=True):
         return f"Transfer(url={self.url!r})"
 
 
+class MoveTicket(Message, frozen=True, kw_only=True):
+    """A secret that the control plane makes for one move, and gives to its source and its destination only.
+
+    The hosts sign their requests to each other with it.
+    """
+
+    key: str
+
+    def __repr__(self) -> str:
+        return "MoveTicket()"
+
+
 class Display(Message, frozen=True, kw_only=True):
     """The address of a guest's display, as reachable from the control plane."""
 
