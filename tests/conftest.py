@@ -57,6 +57,7 @@ NOT_QUICK = (
     "tests/fuzz/",
     "tests/hosts/libvirt/",
     "tests/hosts/test_heartbeat_fencing.py",
+    "tests/hosts/test_compromised_host.py",
     "tests/hosts/test_nats.py",
     "tests/hosts/sim/test_shapes.py",
     "tests/hosts/sim/test_rules.py",

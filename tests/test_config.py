@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kilonova.config import FORMER_NAMES, Config, ConfigError, load, new_name
+from kilonova.config import FORMER_NAMES, REMOVED, Config, ConfigError, load, new_name
 
 BY_NAME = [(section, old, *new_name(section, old)) for section, old in FORMER_NAMES]
 VALUES: dict[type, tuple[str, object]] = {
@@ -59,3 +59,15 @@ def test_environment_overrides_a_former_name_in_the_file(tmp_path: Path) -> None
     file = tmp_path / "kilonova.toml"
     file.write_text("[operations]\nhost_seconds = 5\n")
     assert load(file, {"KILONOVA_OPERATIONS__HOST_TIMEOUT_SECONDS": "6"}).operations.host_timeout_seconds == 6
+
+
+@pytest.mark.parametrize(("section", "name"), list(REMOVED))
+def test_removed_setting_is_ignored_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, section: str, name: str
+) -> None:
+    file = tmp_path / "kilonova.toml"
+    file.write_text(f'[{section}]\n{name} = "seven"\n')
+    for config in (load(file, {}), load(None, {f"KILONOVA_{section}__{name}".upper(): "seven"})):
+        assert not hasattr(getattr(config, section), name)
+    assert [f"{section}.{name} is ignored" in record.message for record in caplog.records] == [True, True]
+    assert "seven" not in caplog.text

@@ -42,7 +42,7 @@ CLOUD = [
 AGENT = [
     ({"agent__image_url": "http://10.0.0.1:8774/image"}, "agent.image_url", "agent.image_ca_file"),
     ({"messaging__url": "nats://10.0.0.1:4222"}, "messaging.url", "tls://"),
-    ({"agent__address": "10.0.0.11", "agent__disk_secret": "hush"}, "agent.disk_secret", "agent.cert_file"),
+    ({"agent__address": "10.0.0.11", "messaging__url": "tls://10.0.0.1"}, "agent.address", "agent.cert_file"),
     ({"agent__address": "10.0.0.11"}, "libvirt.migration_uri", "qemu+tls://"),
     ({"libvirt__migration_uri": "qemu+tcp://10.0.0.11/system"}, "libvirt.migration_uri", "qemu+tls://"),
     ({"agent__address": "10.0.0.11"}, "libvirt.migration_tls", "to true"),
@@ -98,7 +98,6 @@ def test_encrypted_settings_of_agent_are_allowed() -> None:
         "messaging__url": "tls://10.0.0.1:4222",
         "agent__image_url": "https://10.0.0.1:8774/image",
         "agent__address": "10.0.0.11",
-        "agent__disk_secret": "hush",
         "agent__cert_file": "cert.pem",
         "libvirt__migration_uri": "qemu+tls://{address}/system",
         "libvirt__migration_tls": True,

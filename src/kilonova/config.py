@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from kilonova.scheduler.config import SchedulerConfig
+
+log = logging.getLogger(__name__)
 
 
 class ConfigError(Exception):
@@ -216,10 +219,10 @@ class Messaging(msgspec.Struct, forbid_unknown_fields=True):
 class Agent(msgspec.Struct, forbid_unknown_fields=True):
     """The agent of one host.
 
-    `host` is its name (empty: the machine's name) and `address` the address at which other hosts reach it. Agents fetch
-    disks of moving guests from each other at `disk_port`, with `disk_secret`, which all agents share; with `ca_file`,
-    `cert_file` and `key_file` by mutual TLS. `image_ca_file` has the authority of the certificate at `image_url`
-    (empty: the system's authorities, and that of `ca_file`). Guests' disks are in `instances_path` (empty: `instances`
+    `host` is its name (empty: the machine's name) and `address` the address at which other hosts reach it. It gets
+    images from the control plane at `image_url`; `image_ca_file` has the authority of its certificate (empty: the
+    system's authorities, and that of `ca_file`). Agents fetch disks of moving guests from each other at `disk_port`;
+    with `ca_file`, `cert_file` and `key_file` by mutual TLS. Guests' disks are in `instances_path` (empty: `instances`
     in the data directory).
     """
 
@@ -228,7 +231,6 @@ class Agent(msgspec.Struct, forbid_unknown_fields=True):
     image_url: str = ""
     image_ca_file: str = ""
     disk_port: int = 0
-    disk_secret: str = ""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
@@ -399,6 +401,7 @@ def load(
     for dotted, value in (flags or {}).items():
         if value is not None:
             _put(values, dotted.split("."), value)
+    _drop_removed(values)
     try:
         return msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -445,6 +448,12 @@ FORMER_NAMES = {
     ("bridges", "closed"): "blocked_addresses",
     ("console", "novnc"): "novnc_path",
 }
+# Settings that a released version had. They are ignored, with a note, so that their files need no change at once.
+REMOVED = {
+    ("agent", "disk_secret"): "the control plane gives hosts a ticket for each move",
+    ("libvirt", "vnc_listen"): "displays listen on no network",
+    ("libvirt", "vnc_address"): "displays listen on no network",
+}
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 
 
@@ -479,6 +488,14 @@ def _use_new_names(values: dict[str, Any]) -> dict[str, Any]:
                 )
             renamed[new] = settings.pop(old)
     return values
+
+
+def _drop_removed(values: dict[str, Any]) -> None:
+    for (section, name), reason in REMOVED.items():
+        settings = values.get(section)
+        if isinstance(settings, dict) and name in settings:
+            del settings[name]
+            log.warning("the setting %s.%s is ignored and can be deleted: %s", section, name, reason)
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

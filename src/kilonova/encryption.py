@@ -94,9 +94,9 @@ def _volume_exports(config: Config) -> Iterator[Problem]:
 
 def _host(config: Config) -> Iterator[Problem]:
     agent, libvirt = config.agent, config.libvirt
-    if agent.disk_secret and not (agent.cert_file or is_loopback(agent.address)):
+    if config.messaging.url and not (agent.cert_file or is_loopback(agent.address)):
         instead = "agent.ca_file, agent.cert_file and agent.key_file"
-        yield Problem("agent.disk_secret", f"disks of guests are served on {agent.address}", instead)
+        yield Problem("agent.address", f"disks of guests are served on {agent.address}", instead)
     uri = libvirt.migration_uri
     uri_host = agent.address if "{address}" in uri else urlsplit(uri).hostname or ""
     if "+tcp:" in uri and not is_loopback(uri_host):

@@ -197,10 +197,11 @@ class Process:
         await self._set_up_identity(db)
 
     async def _set_up_identity(self, db: store.Database) -> None:
-        """Create the users with their passwords, and the token validator."""
+        """Create the users with their passwords, the token validator and the tickets of hosts."""
         from kilonova.identity.seed import seed, user_names
         from kilonova.identity.token_keys import key_ring
         from kilonova.identity.token_provider import TokenProvider
+        from kilonova.image.tickets import image_tickets
 
         if not datadir.has_passwords(self.directory) and await db.fetch_value("SELECT COUNT(*) FROM users"):
             raise CannotStart(
@@ -214,6 +215,7 @@ class Process:
         await seed(db, self.passwords)
         try:
             keys = key_ring(self.config)
+            self.services.image_tickets = image_tickets(key_ring(self.config).source)
         except (OSError, ValueError) as error:
             raise CannotStart(f"token keys: {error}") from None
         self.token_keys = keys

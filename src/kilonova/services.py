@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from kilonova.identity.client import IdentityClient
     from kilonova.identity.login_brake import LoginBrake
     from kilonova.image.client import ImageClient
+    from kilonova.image.tickets import ImageTicket
     from kilonova.network.client import NetworkClient
     from kilonova.policy import Policy
     from kilonova.policy.credentials import Credentials
     from kilonova.scheduler import Scheduler
     from kilonova.store import Database
+    from kilonova.tickets import Tickets
     from kilonova.volume.client import VolumeClient
     from kilonova.volume.compute_client import ComputeClient
 
@@ -41,12 +43,14 @@ class Services:
     tokens: TokenValidator
     identity: IdentityClient
     image: ImageClient
+    # What hosts get instead of tokens.
+    image_tickets: Tickets[ImageTicket]
     network: NetworkClient
     volume: VolumeClient
     # For events that the built-in volume service sends to compute.
     compute: ComputeClient
     hosts: Transport
-    # For the built-in volume and network services, which do not read compute's tables.
+    # For the built-in image, volume and network services, which do not read compute's tables.
     compute_status: ComputeStatus
     scheduler: Scheduler
 

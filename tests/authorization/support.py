@@ -244,7 +244,7 @@ def check_rules(compared: Comparison, declared: Sequence[Rule], not_called: Mapp
         undeclared = (compared.by_route[key] & names) - stated - reads - fields - DECIDE_ABOUT_RESPONSES
         assert not undeclared, f"{key} asks rules that it does not declare: {sorted(undeclared)}"
         uncalled = stated - compared.by_route[key] - {""}
-        if listed[0].rule in uncalled and not listed[0].route.public:
+        if listed[0].rule in uncalled and listed[0].route.needs_token:
             raise AssertionError(f"{key} declares rules that it never asks: {sorted(uncalled)}")
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from kilonova import clock
 from kilonova.compute import power_state_sync
 from kilonova.compute.operations.deferred_cleanup import CleanUpGuest, RestoreGuest
 from kilonova.compute.servers import states
 from kilonova.hosts.messages import Command, Power, Report
+from kilonova.hosts.messages.verbs import ListGuests
 from tests.compute.operations.support import begin_stored
 from tests.hosts.support import guest
 from tests.support import run
@@ -109,6 +111,38 @@ def test_concurrent_change_of_server_wins_over_report(database_url: str, change:
             c.services.hosts = ChangingTransport()
             await power_state_sync.sync(c.services, report)
             assert await row_of(c, server_id) == (states.ACTIVE, states.RUNNING)
+
+    run(scenario())
+
+
+def test_report_changes_only_servers_of_the_host(database_url: str) -> None:
+    """A compromised host reports the guests of another host as crashed, and says the same when it is asked again."""
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=2) as c:
+            booted = [await c.boot_active() for _ in range(2)]
+            by_host = {server["OS-EXT-SRV-ATTR:host"]: server["id"] for server in booted}
+            (attacker,) = by_host.keys() - {A}
+            victim_id, own_id = by_host[A], by_host[attacker]
+            before = await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", victim_id)
+            found = [state for _, state in await c.list_guests_and_slots()]
+            forged = [structs.replace(state, power="crashed", sealed_password="forged") for state in found]
+            hosts = c.services.hosts
+
+            class Lying:
+                async def call(self, host: str, command: Command, *, timeout: float | None = None) -> Any:
+                    if host == attacker and isinstance(command.verb, ListGuests):
+                        return forged
+                    return await hosts.call(host, command, timeout=timeout)
+
+            c.services.hosts = Lying()
+            for guests in (forged, [], forged):
+                await power_state_sync.sync(c.services, Report(host=attacker, guests=guests))
+            assert await row_of(c, own_id) == (states.STOPPED, states.CRASHED)
+            assert await c.db.fetch_one("SELECT * FROM servers WHERE id = $1", victim_id) == before
+            assert c.services.unknown_guests[attacker] == {victim_id}
+            unfinished = await c.db.fetch_value("SELECT COUNT(*) FROM operations WHERE finished_at IS NULL")
+            assert unfinished == 0
 
     run(scenario())
 

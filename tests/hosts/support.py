@@ -18,6 +18,7 @@ from kilonova.hosts.messages import (
     HostFacts,
     Image,
     MigrationState,
+    MoveTicket,
     NetworkPlan,
     Nic,
     Power,
@@ -128,7 +129,7 @@ class HeldDriver:
     async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
         await self._step("set_metadata", guest_id, lambda: None)
 
-    async def park(self, guest_id: str, slot: str) -> GuestState:
+    async def park(self, guest_id: str, slot: str, ticket: MoveTicket | None = None) -> GuestState:
         return await self._step("park", guest_id, lambda: self._set(guest_id, "shutdown"))
 
     async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
@@ -138,12 +139,23 @@ class HeldDriver:
         await self._step("discard", guest_id, lambda: None)
 
     async def receive(
-        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        start: bool,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> GuestState:
         return await self._step("receive", guest.id, lambda: self._set(guest.id, "running"))
 
     async def check_migration_source(
-        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
+        self,
+        guest_id: str,
+        destination: str,
+        slot: str,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> dict[str, Any]:
         return await self._step("offer", guest_id, dict)
 
@@ -155,6 +167,7 @@ class HeldDriver:
         block: bool | None,
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> None:
         await self._step("expect", guest.id, lambda: None)
 

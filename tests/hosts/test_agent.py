@@ -31,6 +31,7 @@ from kilonova.hosts.messages.verbs import (
     PowerOff,
     PowerOn,
     ReadDisplay,
+    Snapshot,
     StopMigration,
     WriteDisplay,
 )
@@ -108,6 +109,34 @@ def test_different_command_is_executed(scene: Any, again: Command) -> None:
         await send(spawn())
         assert (await send(again)).ok
         assert len(driver.calls) == 2
+
+    scene(scenario)
+
+
+def test_repeated_command_brings_a_new_ticket_to_the_work_under_way(scene: Any) -> None:
+    """A snapshot may be converted for longer than its first ticket is valid."""
+
+    def snapshot(ticket: str) -> Command:
+        return command(Snapshot(guest_id="guest-1", data=Transfer(url="/u", ticket=ticket)))
+
+    async def scenario(driver: HeldDriver, send: Send) -> None:
+        gate = driver.hold("snapshot")
+        used: list[Transfer] = []
+        original = driver.snapshot
+
+        async def record(guest_id: str, data: Transfer) -> None:
+            used.append(data)
+            await original(guest_id, data)
+
+        driver.snapshot = record  # type: ignore[method-assign]
+        first = asyncio.create_task(send(snapshot("first")))
+        await yield_to_tasks()
+        second = asyncio.create_task(send(snapshot("second")))
+        await yield_to_tasks()
+        assert [data.ticket for data in used] == ["second"]
+        gate.set()
+        assert (await first).ok
+        assert (await second).ok
 
     scene(scenario)
 
@@ -442,7 +471,7 @@ def test_every_verb_calls_its_driver_method(scene: Any, verb: str) -> None:
         "source": "sim-002",
         "destination": "sim-002",
         "start": True,
-        "data": Transfer(url="/v2/images/1/file", token="secret"),
+        "data": Transfer(url="/v2/images/1/file", ticket="secret"),
         "disk": disk(),
         "volume_id": "volume-1",
         "size_gb": 2,

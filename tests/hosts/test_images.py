@@ -1,4 +1,4 @@
-"""Image data for drivers, by the image service's API and the token of the command."""
+"""Image data for drivers, by the routes for hosts and the ticket of the command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kilonova.compute.operations.steps.server import image_transfer
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.images import ImageService
 from kilonova.hosts.messages import Image, Transfer
@@ -18,6 +17,7 @@ from tests.hosts.support import command, guest
 from tests.support import run
 from tests.support.cloud import DEMO
 from tests.support.full_cloud import FullCloud, full_cloud
+from tests.support.tickets import transfer_for
 
 IMAGE = {"name": "shelf", "disk_format": "raw", "container_format": "bare", "owner": DEMO, "image_type": "snapshot"}
 
@@ -40,27 +40,28 @@ def test_image_is_written_once_and_read_back(sqlite_url: str) -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:
             service = ImageService(InProcess(c.app, "/image"))
             for data in (b"data", chunks(b"da", b"ta")):
-                transfer = await image_transfer(c.services, await new_image(c))
+                image_id = await new_image(c)
+                transfer = await transfer_for(c, image_id, "PUT")
                 await service.write(transfer, data)
                 await service.write(transfer, b"ignored: the image has data")
-                assert await read(service, transfer) == b"data"
+                assert await read(service, await transfer_for(c, image_id)) == b"data"
 
     run(scenario())
 
 
-def test_refusals_are_not_transient_and_hide_token(sqlite_url: str) -> None:
+def test_refusals_are_not_transient_and_hide_ticket(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:
             service = ImageService(InProcess(c.app, "/image"))
             image_id = await new_image(c)
-            missing = await image_transfer(c.services, "nowhere")
-            unauthorized = Transfer(url=f"/v2/images/{image_id}/file", token="stolen")
-            for transfer, status in ((missing, 404), (unauthorized, 401)):
-                for attempt in (service.write(transfer, b"data"), read(service, transfer)):
+            missing = await transfer_for(c, "nowhere", "PUT")
+            unauthorized = Transfer(url=f"/kilonova/v1/images/{image_id}/file", ticket="forged")
+            for transfer, status in ((missing, 404), (unauthorized, 403)):
+                for attempt in (service.write(transfer, b"data"), service.show(transfer)):
                     with pytest.raises(DriverError, match=f"the image service answered {status}") as refused:
                         await attempt
                     assert not refused.value.passing
-                    assert "stolen" not in repr((refused.value, transfer))
+                    assert "forged" not in repr((refused.value, transfer))
 
     run(scenario())
 
@@ -80,11 +81,11 @@ class Broken:
         raise Unreachable("connection refused")
 
 
-@pytest.mark.parametrize("status", [None, 429, 500, 503])
+@pytest.mark.parametrize("status", [None, 401, 429, 500, 503])
 def test_service_errors_are_transient(status: int | None) -> None:
     async def scenario() -> None:
         service = ImageService(Broken(status))
-        transfer = Transfer(url="/v2/images/1/file", token="t")
+        transfer = Transfer(url="/kilonova/v1/images/1/file", ticket="t")
         for attempt in (service.write(transfer, b"data"), read(service, transfer)):
             with pytest.raises(DriverError, match="the image service") as failed:
                 await attempt
@@ -96,7 +97,7 @@ def test_service_errors_are_transient(status: int | None) -> None:
 def test_write_to_image_being_saved_is_refused() -> None:
     async def scenario() -> None:
         with pytest.raises(DriverError, match="answered 409"):
-            await ImageService(Saving(409)).write(Transfer(url="/v2/images/1/file", token="t"), b"data")
+            await ImageService(Saving(409)).write(Transfer(url="/kilonova/v1/images/1/file", ticket="t"), b"data")
 
     run(scenario())
 
@@ -110,17 +111,18 @@ def test_guest_can_be_built_from_snapshot(database_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=2) as c:
             image_id = await new_image(c)
-            transfer = await image_transfer(c.services, image_id)
             first = await c.hosts.call("sim-001", command(Spawn(guest=guest("g"))))
             for step in ("snapshot", "snapshot again"):
-                await c.hosts.call("sim-001", command(Snapshot(guest_id="g", data=transfer), step=step))
+                await c.hosts.call(
+                    "sim-001", command(Snapshot(guest_id="g", data=await transfer_for(c, image_id, "PUT")), step=step)
+                )
             shown = await c.services.image.show(image_id, "admin")
             assert shown is not None
             assert (shown.status, shown.properties["image_type"]) == ("active", "snapshot")
             image = Image(id=image_id, properties={"image_type": shown.properties["image_type"]})
-            second = await c.hosts.call(
-                "sim-002", command(Spawn(guest=guest("h", image=image), data=transfer), host="sim-002")
-            )
+            data = await transfer_for(c, image_id, host="sim-002")
+            spawn = Spawn(guest=guest("h", image=image), data=data)
+            second = await c.hosts.call("sim-002", command(spawn, host="sim-002"))
             assert second.disk == first.disk
 
     run(scenario())

@@ -8,8 +8,27 @@ import msgspec
 import pytest
 
 from kilonova.hosts import messages
-from kilonova.hosts.messages import Command, HostFacts, Inventory, NestedProvider, SharingProvider, UnreadableCommand
-from kilonova.hosts.messages.verbs import Change, Describe, Destroy, PowerOff, Reboot, Spawn
+from kilonova.hosts.messages import (
+    Command,
+    HostFacts,
+    Inventory,
+    MoveTicket,
+    NestedProvider,
+    SharingProvider,
+    Transfer,
+    UnreadableCommand,
+)
+from kilonova.hosts.messages.verbs import (
+    Change,
+    Describe,
+    Destroy,
+    Park,
+    PowerOff,
+    Reboot,
+    Receive,
+    Snapshot,
+    Spawn,
+)
 from tests.hosts.support import command, guest
 
 
@@ -115,3 +134,25 @@ def test_nested_and_sharing_providers_survive_encoding() -> None:
     fields["nested"][0]["colour"] = "blue"
     assert decode_facts(fields) == sent, "unknown fields are ignored"
     assert set(OLD_FACTS) <= set(fields), "an older control plane finds all its fields"
+
+
+def test_older_agent_finds_the_ticket_where_it_expects_a_token() -> None:
+    data = messages.encode(Snapshot(guest_id="g", data=Transfer(url="/kilonova/v1/images/1/file", ticket="t")))
+    assert msgspec.msgpack.decode(data)["data"] == {"url": "/kilonova/v1/images/1/file", "token": "t"}
+
+
+def test_move_of_an_older_control_plane_has_no_ticket() -> None:
+    sent = msgspec.msgpack.encode({"type": "park", "guest_id": "g", "slot": "s"})
+    assert msgspec.msgpack.decode(sent, type=Park) == Park(guest_id="g", slot="s", ticket=None)
+
+
+def test_repr_hides_tickets() -> None:
+    ticket = MoveTicket(key="secret")
+    transfer = Transfer(url="/u", ticket="secret")
+    for verb in (
+        Park(guest_id="g", slot="s", ticket=ticket),
+        Receive(guest=guest("g"), source="a", slot="s", start=True, ticket=ticket),
+        Snapshot(guest_id="g", data=transfer),
+        Spawn(guest=guest("g"), data=transfer),
+    ):
+        assert "secret" not in repr(verb)

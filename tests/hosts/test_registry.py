@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import uuid as uuids
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from kilonova.hosts.drivers.sim.shapes import Shapes, load
 from kilonova.hosts.drivers.sim.store import Size
 from kilonova.hosts.embedded import EmbeddedConfig, EmbeddedHosts
 from kilonova.hosts.heartbeat import Heartbeat
-from kilonova.hosts.messages import HostFacts
+from kilonova.hosts.messages import HostFacts, Inventory, NestedProvider, SharingProvider
 from kilonova.hosts.registry import register
 from kilonova.placement import mirror
 from kilonova.store import Database, Row, Transaction
@@ -316,6 +317,47 @@ def test_host_with_facts_that_cannot_be_stored_stops_no_other_host(
         async with database() as db:
             services = await register(db, [first, msgspec.structs.replace(bad, **hostile), last], process_host="ctl")
             assert {service.host for service in services} == {first.host, last.host, "ctl"}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "registered"])
+def test_host_with_the_hypervisor_name_of_another_host_changes_nothing(
+    database: Open, tmp_path: Path, is_new: bool
+) -> None:
+    async def scenario() -> None:
+        victim, attacker, last = await facts(tmp_path, 3)
+        async with database() as db:
+            await register(db, [victim] if is_new else [victim, attacker])
+            before = await db.fetch("SELECT * FROM hypervisors ORDER BY host"), await placement(db)
+            forged = msgspec.structs.replace(attacker, hypervisor_hostname=victim.hypervisor_hostname)
+            assert await register(db, [forged]) == []
+            assert (await db.fetch("SELECT * FROM hypervisors ORDER BY host"), await placement(db)) == before
+            services = await register(db, [forged, last])
+            assert [service.host for service in services] == [last.host]
+
+    run(scenario())
+
+
+def test_host_cannot_report_the_provider_of_another_host(database: Open, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        victim, attacker = await facts(tmp_path, 2)
+        nested = NestedProvider(name="numa0", inventory={"VCPU": Inventory(total=4, max_unit=4)})
+        async with database() as db:
+            await register(db, [msgspec.structs.replace(victim, nested=[nested]), attacker])
+            before = await placement(db)
+            uuid = await db.fetch_value("SELECT uuid FROM hypervisors WHERE host = $1", victim.host)
+            inventory = {"VCPU": Inventory(total=4000, max_unit=4000)}
+            # Nested and sharing providers have uuids that are derived from their names.
+            forged = SharingProvider(name=f"{uuid}/numa0", aggregate=str(uuids.uuid4()), inventory=inventory)
+            assert await register(db, [msgspec.structs.replace(attacker, sharing=[forged])]) == []
+            # The name of the other host's own provider.
+            named = msgspec.structs.replace(forged, name=victim.hypervisor_hostname)
+            await register(db, [msgspec.structs.replace(attacker, sharing=[named])])
+            after = await placement(db)
+            assert {row for row in after if row[0].startswith(victim.hypervisor_hostname)} == {
+                row for row in before if row[0].startswith(victim.hypervisor_hostname)
+            }
 
     run(scenario())
 

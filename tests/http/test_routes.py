@@ -26,6 +26,7 @@ def declare(options: RouteOptions) -> Api:
         {"authenticated": True},
         {"checks": ["rule"], "authenticated": True},
         {"public": True},
+        {"ticket": True},
     ],
     ids=str,
 )
@@ -41,6 +42,7 @@ def test_route_says_who_may_use_it(options: RouteOptions) -> None:
         {"policy": "rule", "public": True},
         {"policy": "rule", "authenticated": True},
         {"authenticated": True, "public": True},
+        {"ticket": True, "public": True},
     ],
     ids=str,
 )

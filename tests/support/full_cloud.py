@@ -29,9 +29,11 @@ from kilonova.hosts.images import ImageService
 from kilonova.hosts.messages import GuestState
 from kilonova.hosts.transport import list_all_guests
 from kilonova.http.client import InProcess
+from kilonova.identity.token_keys import ConfiguredKeys, new_key
 from kilonova.image import build as build_image
 from kilonova.image.client import ImageClient
 from kilonova.image.seed import seed as seed_image
+from kilonova.image.tickets import image_tickets
 from kilonova.network import build as build_network
 from kilonova.network.client import NetworkClient
 from kilonova.network.seed import seed as seed_network
@@ -129,6 +131,8 @@ async def build_full_cloud(
     services.metrics = RecordingMetrics()
     services.compute_status = ComputeStatus(db, services.config)
     services.identity = Identity()  # type: ignore[assignment]
+    services.image_tickets = image_tickets(ConfiguredKeys([new_key()]))
+    services.image_tickets = image_tickets(ConfiguredKeys([new_key()]))
     services.image = ImageClient(DELAYS.caller(InProcess(full.app, "/image")))
     services.network = NetworkClient(DELAYS.caller(InProcess(full.app, "/network")))
     services.volume = VolumeClient(DELAYS.caller(InProcess(full.app, "/volume")))

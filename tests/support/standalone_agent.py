@@ -130,7 +130,6 @@ class StandaloneAgent:
         agent = {
             "host": self.name,
             "address": self.host.address,
-            "disk_secret": "secret shared by the hosts",
             "instances_path": str(self.instances),
         }
         return {
@@ -138,6 +137,8 @@ class StandaloneAgent:
             "agent": {**agent, **self.settings.get("agent", {})},
             "libvirt": {**libvirt, **self.settings.get("libvirt", {})},
             "bridges": {"enabled": False},
+            # Without a NATS server there are no other hosts, and no disk server.
+            "messaging": {"url": "nats://unused"},
         }
 
 

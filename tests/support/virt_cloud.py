@@ -341,7 +341,6 @@ class RealCloud:
                 "host": host.name,
                 "address": host.address,
                 "image_url": f"{self._scheme}://{self.site.address}:{self.api_port}/image",
-                "disk_secret": "secret shared by the hosts",
                 "instances_path": str(instances),
             },
             "libvirt": {

@@ -18,7 +18,7 @@ from kilonova.hosts.messages import Flavor, Guest, Image, Transfer, WiredNetwork
 from kilonova.ids import new_id
 from tests.support.virt_hosts import Host
 
-IMAGE_TRANSFER = Transfer(url="/v2/images/micro/file", token="secret")
+IMAGE_TRANSFER = Transfer(url="/v2/images/micro/file", ticket="secret")
 TIMEOUT_SECONDS = 300.0
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kilonova.hosts.messages import Flavor, Guest, Image, Transfer
+from kilonova.hosts.messages import Flavor, Guest, Image, MoveTicket, Transfer
 from kilonova.hosts.messages.verbs import CheckMigrationSource, MigrateLive, PowerOn, PrepareMigration, Spawn
 from kilonova.ids import new_id
 from tests.support.standalone_agent import PendingCall, StandaloneAgent
 from tests.support.virt_hosts import Site, temporary_site, wait_until
 
 MIB = 1 << 20
+TICKET = MoveTicket(key="key of the moves between the hosts")
 
 
 class HostPair:
@@ -31,7 +32,7 @@ class HostPair:
     def boot(self, agent: StandaloneAgent, guest: Guest | None = None, *, filled_mb: int = 0) -> Guest:
         """Boot a micro guest. `filled_mb`: data on its disk, so that copying it takes a while."""
         guest = guest or make_guest()
-        data = Transfer(url=str(self.site.micro_image()), token="")
+        data = Transfer(url=str(self.site.micro_image()), ticket="")
         agent.call(Spawn(guest=guest, data=data, start=False))
         if filled_mb:
             disk = agent.instances / guest.id / "disk"
@@ -54,12 +55,18 @@ class HostPair:
         slot = slot or new_id()
         offer = source.call(
             CheckMigrationSource(
-                guest_id=guest.id, destination=destination.name, slot=slot, reach=destination.addresses()
+                guest_id=guest.id, destination=destination.name, slot=slot, reach=destination.addresses(), ticket=TICKET
             )
         )
         destination.call(
             PrepareMigration(
-                guest=guest, source=source.name, slot=slot, block=block, offer=offer, reach=source.addresses()
+                guest=guest,
+                source=source.name,
+                slot=slot,
+                block=block,
+                offer=offer,
+                reach=source.addresses(),
+                ticket=TICKET,
             )
         )
         return slot

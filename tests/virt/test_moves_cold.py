@@ -14,7 +14,7 @@ from kilonova.hosts.transport import HostRefused
 from kilonova.ids import new_id
 from tests.support.standalone_agent import StandaloneAgent
 from tests.support.virt_hosts import wait_until
-from tests.virt.move_support import HostPair, is_filled, make_guest
+from tests.virt.move_support import TICKET, HostPair, is_filled, make_guest
 
 GIB = 1 << 30
 LARGER_FLAVOR = Flavor(name="larger", vcpus=1, ram_mb=96, disk_gb=2, ephemeral_gb=0, swap_mb=0)
@@ -34,7 +34,7 @@ def test_migrate_and_confirm(hosts: HostPair) -> None:
     assert one.slots(guest.id) == [slot]
 
     new = structs.replace(guest, flavor=LARGER_FLAVOR)
-    receive = Receive(guest=new, source="one", slot=slot, start=True, reach=one.addresses())
+    receive = Receive(guest=new, source="one", slot=slot, start=True, reach=one.addresses(), ticket=TICKET)
     assert two.call(receive).power == "running"
     two.wait_for_output(guest.id, "TICK 00002")
     assert two.call(receive).power == "running"
@@ -67,6 +67,7 @@ def test_migrate_and_revert(hosts: HostPair) -> None:
             slot=slot,
             start=True,
             reach=one.addresses(),
+            ticket=TICKET,
         )
     )
     two.wait_for_output(guest.id, "TICK 00001")
@@ -107,26 +108,26 @@ def test_invalid_moves_are_refused(hosts: HostPair) -> None:
     one, two = hosts.one, hosts.two
     guest, slot = hosts.boot(one), new_id()
     with pytest.raises(HostRefused, match="only a stopped guest can be moved to a slot"):
-        one.call(Park(guest_id=guest.id, slot=slot))
+        one.call(Park(guest_id=guest.id, slot=slot, ticket=TICKET))
     with pytest.raises(HostRefused) as empty:
         two.call(Unpark(guest_id=guest.id, slot=slot, start=True))
     assert empty.value.kind == "no such slot"
     with pytest.raises(HostRefused) as nothing:
-        two.call(Receive(guest=guest, source="one", slot=slot, start=True, reach=one.addresses()))
-    assert nothing.value.kind in ("no such slot", "guest differs")
+        two.call(Receive(guest=guest, source="one", slot=slot, start=True, reach=one.addresses(), ticket=TICKET))
+    assert nothing.value.kind in ("driver", "guest differs"), "the source has no ticket for it"
 
     park(one, guest, slot)
-    one.call(Park(guest_id=guest.id, slot=slot))
+    one.call(Park(guest_id=guest.id, slot=slot, ticket=TICKET))
     smaller = structs.replace(guest, flavor=structs.replace(guest.flavor, ram_mb=32))
     with pytest.raises(HostRefused) as missing:
-        one.call(Park(guest_id=guest.id, slot=new_id()))
+        one.call(Park(guest_id=guest.id, slot=new_id(), ticket=TICKET))
     assert missing.value.kind == "missing guest"
     large = structs.replace(guest, flavor=LARGER_FLAVOR)
     other = new_id()
-    two.call(Receive(guest=large, source="one", slot=slot, start=False, reach=one.addresses()))
+    two.call(Receive(guest=large, source="one", slot=slot, start=False, reach=one.addresses(), ticket=TICKET))
     park(two, large, other)
     with pytest.raises(HostRefused, match="cannot shrink"):
-        one.call(Receive(guest=smaller, source="two", slot=other, start=False, reach=two.addresses()))
+        one.call(Receive(guest=smaller, source="two", slot=other, start=False, reach=two.addresses(), ticket=TICKET))
     for agent, agent_slot in ((one, slot), (two, other)):
         agent.call(Destroy(guest_id=guest.id))
         agent.call(Discard(guest_id=guest.id, slot=agent_slot))
@@ -138,7 +139,7 @@ def test_spawn_and_destroy_leave_the_slot_alone(hosts: HostPair) -> None:
     guest, slot = hosts.boot(one), new_id()
     park(one, guest, slot)
     hosts.boot(one, guest)
-    one.call(Park(guest_id=guest.id, slot=slot))
+    one.call(Park(guest_id=guest.id, slot=slot, ticket=TICKET))
     assert one.power(guest.id) == "running"
     one.call(Destroy(guest_id=guest.id))
     assert one.slots(guest.id) == [slot]
@@ -148,7 +149,7 @@ def test_spawn_and_destroy_leave_the_slot_alone(hosts: HostPair) -> None:
 
 def park(agent: StandaloneAgent, guest: Guest, slot: str) -> None:
     agent.call(PowerOff(guest_id=guest.id))
-    assert agent.call(Park(guest_id=guest.id, slot=slot)).slot == slot
+    assert agent.call(Park(guest_id=guest.id, slot=slot, ticket=TICKET)).slot == slot
 
 
 def file_path(agent: StandaloneAgent, guest: Guest, name: str = "disk") -> Path:
@@ -174,7 +175,7 @@ def test_revert_after_the_destination_died(hosts: HostPair) -> None:
     one, two = hosts.one, hosts.two
     guest, slot = hosts.boot(one, filled_mb=4), new_id()
     park(one, guest, slot)
-    two.call(Receive(guest=guest, source="one", slot=slot, start=True, reach=one.addresses()))
+    two.call(Receive(guest=guest, source="one", slot=slot, start=True, reach=one.addresses(), ticket=TICKET))
     two.host.cut_power()
 
     one.call(Unpark(guest_id=guest.id, slot=slot, start=True))

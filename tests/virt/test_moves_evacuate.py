@@ -12,7 +12,7 @@ from tests.virt.move_support import HostPair, is_filled
 
 
 def spawn_command(hosts: HostPair, guest: Guest) -> Spawn:
-    return Spawn(guest=guest, data=Transfer(url=str(hosts.site.micro_image()), token=""), disk_of="one")
+    return Spawn(guest=guest, data=Transfer(url=str(hosts.site.micro_image()), ticket=""), disk_of="one")
 
 
 def test_evacuation_on_shared_storage_keeps_the_disk(shared_pair: HostPair) -> None:

@@ -23,7 +23,7 @@ from kilonova.hosts.messages.verbs import (
 from kilonova.hosts.transport import HostRefused
 from kilonova.ids import new_id
 from tests.support.virt_hosts import wait_until
-from tests.virt.move_support import HostPair, assert_counting, host_pair, make_guest
+from tests.virt.move_support import TICKET, HostPair, assert_counting, host_pair, make_guest
 
 # Disks are copied in chunks of 16 MiB, each of which takes four seconds.
 SLOW_MIGRATION = {"migration_mb_per_second": 4}
@@ -113,7 +113,9 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
 
     def offer(**reach: str) -> object:
         return one.call(
-            CheckMigrationSource(guest_id=guest.id, destination="two", slot=slot, reach={**two.addresses(), **reach})
+            CheckMigrationSource(
+                guest_id=guest.id, destination="two", slot=slot, reach={**two.addresses(), **reach}, ticket=TICKET
+            )
         )
 
     unused_address = f"10.{100 + local_pair.site.number}.0.99"
@@ -141,7 +143,7 @@ def test_impossible_migrations_are_refused_before_they_start(local_pair: HostPai
     ):
         with pytest.raises(HostRefused, match=reason):
             expect = PrepareMigration(
-                guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.addresses()
+                guest=guest, source="one", slot=slot, offer={**offered, **change}, reach=one.addresses(), ticket=TICKET
             )
             two.call(expect)
     assert two.guests() == []

@@ -35,6 +35,14 @@ class ComputeStatus:
             f"AND NOT s.deleted AND s.power_state IN ({states.RUNNING}, {states.HALTED}))"
         )
 
+    async def works_on_host(self, operation_id: str, host: str) -> bool:
+        """Whether the operation is unfinished, and the host is the one that it claimed or that of its server."""
+        sql = (
+            "SELECT 1 FROM operations o LEFT JOIN servers s ON s.id = o.server_id"
+            " WHERE o.id = $1 AND o.finished_at IS NULL AND (o.host = $2 OR s.host = $2)"
+        )
+        return await self._db.fetch_value(sql, operation_id, host) is not None
+
     async def availability_zones(self) -> set[str]:
         """The default zone, and every zone with a compute host."""
         default = self._config.scheduler.default_zone

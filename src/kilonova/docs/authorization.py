@@ -126,6 +126,8 @@ def rules_of(api: Api, route: Route) -> list[str]:
 
 def _access(policy: Policy, rules: str, api: Api | None = None, route: Route | None = None) -> dict[str, str]:
     """`route` is the route of `api` that the rules decide about."""
+    if route is not None and route.ticket:
+        return dict.fromkeys((NO_TOKEN, *CALLERS), NONE)
     access = {NO_TOKEN: ALL if route is not None and route.public else NONE}
     for name, caller in CALLERS.items():
         own, other = (
@@ -182,6 +184,8 @@ def page(root: Path) -> str:
         "- A row that begins with ↳ is a further rule of the route above it. It decides about a part of the request, "
         "such as a named host, or about a part of the response; [policy.yaml](../policy.yaml) describes each. "
         "The part is allowed if both rows allow it.\n"
+        "- Hosts have tickets instead of tokens: see [0022](../decisions/0022-tickets.md). No token opens a route for "
+        "tickets.\n"
         "- A token with system scope is refused where a new object would belong to the project of the token.\n"
         "- The objects of this page are private. Every project may see public and community images, shared and "
         "external networks, public flavors and types, and images that are shared with it.\n"
@@ -197,4 +201,5 @@ def page(root: Path) -> str:
 
 def _cells(row: Row) -> list[str]:
     access = [row.access[name] for name in (NO_TOKEN, *CALLERS)]
-    return [code(row.route.key) if row.decides else "↳", code(row.rule), *access]
+    rule = "ticket of a host" if row.route.ticket else code(row.rule)
+    return [code(row.route.key) if row.decides else "↳", rule, *access]

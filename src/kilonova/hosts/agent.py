@@ -16,7 +16,7 @@ from kilonova.hosts import messages
 from kilonova.hosts.display_sessions import DisplaySessions
 from kilonova.hosts.drivers.base import Driver, DriverError, NoAnswer
 from kilonova.hosts.journal import Journal, Key
-from kilonova.hosts.messages import Command, Reply, verbs
+from kilonova.hosts.messages import Command, Reply, Transfer, verbs
 from kilonova.store.incarnation import Mark
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,16 @@ class _Run:
         self.verb = verb
         self.interrupted = ""
         self.task: asyncio.Task[bytes]
+
+    def renew_ticket(self, repeated: verbs.Change) -> None:
+        """Continue with the ticket of the repeated command: the work may need one after the first has expired."""
+        match self.verb, repeated:
+            case (
+                (verbs.Spawn(data=Transfer() as data), verbs.Spawn(data=Transfer() as new))
+                | (verbs.Rescue(data=Transfer() as data), verbs.Rescue(data=Transfer() as new))
+                | (verbs.Snapshot(data=data), verbs.Snapshot(data=new))
+            ):
+                data.ticket = new.ticket
 
 
 class Agent:
@@ -103,6 +113,7 @@ class Agent:
             run = self._start(key, command, verb, raised)
         else:
             run.epoch = max(run.epoch, command.epoch)
+            run.renew_ticket(verb)
         return await _wait_for_reply(run)
 
     def _start(self, key: Key, command: _Command, verb: verbs.Change, raised: asyncio.Future[None] | None) -> _Run:

@@ -1,4 +1,4 @@
-"""Image data for drivers, read and written by the image service's public API."""
+"""Image data for drivers, read and written with tickets at the image service's routes for hosts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kilonova.hosts.drivers.base import DriverError, ImageTooLarge
 from kilonova.http.client import Unreachable
+from kilonova.tickets import HEADER
 
 if TYPE_CHECKING:
     from kilonova.hosts.messages import Transfer
@@ -16,7 +17,7 @@ _FILE_SUFFIX = "/file"
 
 
 class ImageService:
-    """`caller` addresses the image service, without a version. Tokens of commands are sent to no other service."""
+    """`caller` addresses the image service, without a version. Tickets of commands are sent to no other service."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -59,7 +60,7 @@ class ImageService:
 
 
 def _headers(transfer: Transfer) -> dict[str, str]:
-    return {"X-Auth-Token": transfer.token}
+    return {HEADER: transfer.ticket}
 
 
 def _unreachable(error: Unreachable) -> DriverError:
@@ -70,5 +71,6 @@ def _check(status: int) -> None:
     if status == 413:
         raise ImageTooLarge("the image service does not store the data: it exceeds a quota or limit")
     if status >= 400:
-        passing = status >= 500 or status == 429
+        # 401: the ticket has expired. The control plane repeats the command with a new one.
+        passing = status >= 500 or status in (401, 429)
         raise DriverError(f"the image service answered {status}", passing=passing)

@@ -13,7 +13,7 @@ from kilonova.hosts.messages import VERSION, HostFacts
 from kilonova.hosts.service import Service
 from kilonova.placement import HostProviders, mark_hosts_changed, mirror, sync_providers
 from kilonova.placement.host_providers import validation_error
-from kilonova.store import Database, Invalid, Reader, Row, Transaction
+from kilonova.store import Conflict, Database, Invalid, Reader, Row, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +49,24 @@ async def register(db: Database, hosts: Sequence[HostFacts], *, process_host: st
     hosts = [facts for facts in hosts if _is_valid(facts)]
     try:
         return await _register(db, hosts, process_host)
-    except Invalid:
+    except (Conflict, Invalid):
         # The database refuses the facts of some host. Other hosts must not miss their report for it.
         services = await _register(db, [], process_host)
     for facts in hosts:
         try:
             services += await _register(db, [facts], None)
-        except Invalid as error:
+        except (Conflict, Invalid) as error:
             log.error("host %s is not registered: %s", facts.host, error)
     return services
 
 
 async def _register(db: Database, hosts: Sequence[HostFacts], process_host: str | None) -> list[Service]:
-    wanted = [_ServiceRow(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
-    if process_host is not None:
-        wanted += [_ServiceRow(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
     async with db.transaction() as tx:
         await tx.lock(LOCK)
+        hosts = await _without_taken_names(tx, hosts)
+        wanted = [_ServiceRow(facts.host, COMPUTE, facts.agent_version) for facts in hosts]
+        if process_host is not None:
+            wanted += [_ServiceRow(process_host, program, VERSION) for program in (CONDUCTOR, SCHEDULER)]
         services = await _register_services(tx, wanted)
         service_ids = {service.host: service.id for service in services if service.program == COMPUTE}
         uuids = await _register_hypervisors(tx, hosts, service_ids)
@@ -74,6 +75,24 @@ async def _register(db: Database, hosts: Sequence[HostFacts], process_host: str 
         if any(facts.networked for facts in hosts):
             tx.notify(NETWORKED)
     return services
+
+
+async def _without_taken_names(tx: Transaction, hosts: Sequence[HostFacts]) -> Sequence[HostFacts]:
+    """Skip hosts with the hypervisor name of another host: requests for the other one would reach them."""
+    names = [facts.hypervisor_hostname for facts in hosts]
+    sql = "SELECT host, hypervisor_hostname FROM hypervisors WHERE hypervisor_hostname = ANY($1)"
+    owners: dict[str, set[str]] = {}
+    for row in await tx.fetch(sql, names):
+        owners.setdefault(row["hypervisor_hostname"], set()).add(row["host"])
+    kept = []
+    for facts in hosts:
+        found = owners.setdefault(facts.hypervisor_hostname, {facts.host})
+        if facts.host in found:
+            kept.append(facts)
+        else:
+            name, other = facts.hypervisor_hostname, min(found)
+            log.error("host %s is not registered: the hypervisor %s is that of host %s", facts.host, name, other)
+    return kept
 
 
 async def find_compute_service(reader: Reader, host: str) -> Service | None:

@@ -70,7 +70,7 @@ class Route:
     A route says who may use it, else it is refused. `policy` is the rule that is checked before the handler runs, and
     `checks` are the rules that the handler checks. `authenticated`: everybody with a valid token; `checks` then decide
     only about parts of the request and response.
-    `public`: everybody, even without a token.
+    `public`: everybody, even without a token. `ticket`: hosts without a token; the handler checks their ticket.
     """
 
     method: str
@@ -83,6 +83,7 @@ class Route:
     status: int = 200
     authenticated: bool = False
     public: bool = False
+    ticket: bool = False
     stream: bool = False
     shows: tuple[str, str, bool] | None = None
     # Whether the handler supports dry runs; other routes refuse the header of `kilonova.http.dry_run`.
@@ -97,8 +98,12 @@ class Route:
 
     def __post_init__(self) -> None:
         by_rules = bool(self.policy or (self.checks and not self.authenticated))
-        if [by_rules, self.authenticated, self.public].count(True) != 1:
-            raise ValueError(f"{self.key} needs either rules (policy, checks), or authenticated=True, or public=True")
+        if [by_rules, self.authenticated, self.public, self.ticket].count(True) != 1:
+            raise ValueError(f"{self.key} needs either rules (policy, checks), or one of authenticated, public, ticket")
+
+    @property
+    def needs_token(self) -> bool:
+        return not (self.public or self.ticket)
 
     @property
     def key(self) -> str:
@@ -119,6 +124,7 @@ class RouteOptions(TypedDict, total=False):
     status: int
     authenticated: bool
     public: bool
+    ticket: bool
     stream: bool
     shows: tuple[str, str, bool]
     dry_run: bool

@@ -236,8 +236,8 @@ class _Request:
         return await api.fallback(ctx) or Response()
 
     async def authenticate(self, ctx: Context, route: Route | Actions | None) -> None:
-        """Validate the token. Only public routes need none; a path that does not exist does."""
-        if isinstance(route, Route) and route.public:
+        """Validate the token. Routes that are public or for hosts need none; a path that does not exist does."""
+        if isinstance(route, Route) and not route.needs_token:
             return
         token = self.headers.get("x-auth-token")
         validated = await self.app.services.tokens.validate(token) if token else None
@@ -281,7 +281,7 @@ class _Request:
         ctx.route = route
         if dry_run.HEADER in self.headers:
             dry_run.refuse_unsupported(ctx, self.method)
-        if ctx.api.strict and not route.public:
+        if ctx.api.strict and route.needs_token:
             if self.method == "GET":
                 self.check_accept()
             if route.policy is not None:

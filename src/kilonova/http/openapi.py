@@ -145,7 +145,7 @@ def _describe(api: Api, minor: int, method: str, routes: list[Route]) -> dict[st
     if bodies:
         schema = bodies[0] if first.action is None else {"oneOf": bodies}
         described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if first.public:
+    if not first.needs_token:
         described["security"] = []
     return described
 

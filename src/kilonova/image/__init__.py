@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kilonova.http import Api
 
 # Modules that declare routes.
-NOUNS = ("discovery", "images.api", "images.upload", "images.download", "images.actions", "members")
+NOUNS = ("discovery", "images.api", "images.upload", "images.download", "images.actions", "members", "host_data")
 
 
 @cache

@@ -106,13 +106,13 @@ class ImageClient:
         return _decode(await self._call("PATCH", _path(image_id), token, content=content, content_type=PATCH_TYPE))
 
     async def upload(self, image_id: str, content: bytes | AsyncIterator[bytes], token: str) -> None:
-        await self._call("PUT", file_path(image_id), token, content=content, content_type="application/octet-stream")
+        await self._call("PUT", _file_path(image_id), token, content=content, content_type="application/octet-stream")
 
     @asynccontextmanager
     async def download(self, image_id: str, token: str) -> AsyncIterator[AsyncIterator[bytes]]:
         """`async with client.download(…) as chunks`. An image without data has no chunks."""
         headers = {"X-Auth-Token": token}
-        async with self._caller.stream("GET", file_path(image_id), headers=headers) as response:
+        async with self._caller.stream("GET", _file_path(image_id), headers=headers) as response:
             if response.status >= 400:
                 body = b"".join([chunk async for chunk in response.chunks])
                 raise _error(response.status, body)
@@ -163,7 +163,7 @@ def _decode(item: Mapping[str, object]) -> Image:
     return convert({**attributes, "properties": properties}, Image)
 
 
-def file_path(image_id: str) -> str:
+def _file_path(image_id: str) -> str:
     """The path of the image's data below the service's base URL."""
     return f"{_path(image_id)}/file"
 

@@ -152,6 +152,10 @@ def validation_error(host: HostProviders) -> str | None:
         if one.parent not in names:
             return f"the parent {one.parent!r} of nested provider {one.name!r} does not precede it"
         names.add(one.name)
+    for shared in host.sharing:
+        if "/" in shared.name:
+            # Otherwise its uuid could be that of another host's nested provider.
+            return f"the name of a sharing provider contains a slash: {shared.name[:80]!r}"
     providers: list[HostProviders | NestedLike | SharingLike] = [host, *host.nested, *host.sharing]
     for provider in providers:
         if not (_valid_names.issuperset(provider.inventory) and _valid_names.issuperset(provider.traits)):

@@ -38,7 +38,7 @@ def run_tool(*command: str | Path) -> str:
 
 
 def transfer(image_id: str) -> Transfer:
-    return Transfer(url=f"/v2/images/{image_id}/file", token="secret")
+    return Transfer(url=f"/v2/images/{image_id}/file", ticket="secret")
 
 
 class FakeImageService:

@@ -49,7 +49,7 @@ G = "guest-1"
 GUEST = guest(G)
 BIGGER = guest(G, flavor=Flavor(name="m1.small", vcpus=2, ram_mb=1024, disk_gb=2))
 SNAPSHOT = Image(id="image-2", properties={"image_type": "snapshot"})
-DATA = Transfer(url="/v2/images/image-2/file", token="secret")
+DATA = Transfer(url="/v2/images/image-2/file", ticket="secret")
 
 # The first two hosts share storage.
 SHARED = Shapes(

@@ -45,7 +45,8 @@ async def build(op: Evacuate) -> None:
     await images.check_not_replaced(op, server)
     guest = await volumes.describe_guest(op, server)
     verb = Spawn(guest=guest, start=op.params.start, disk_of=server.host_name)
-    await choose.build_guest(op, claimed_host(op), BUILD, await place.with_image_source(op.services, verb))
+    host = claimed_host(op)
+    await choose.build_guest(op, host, BUILD, place.with_image_source(op, verb, host))
 
 
 async def destroy(op: Operation) -> None:

@@ -343,11 +343,14 @@ async def _prepare_hosts(op: LiveMigrate, step: str, server: Server, source: str
     Raises HostNotResponding and HostRefused of either host.
     """
     there = await move.addresses_of_host(op, destination)
-    check = CheckMigrationSource(guest_id=server.id, destination=destination, slot=op.id, reach=there)
+    ticket = choose.move_ticket(op)
+    check = CheckMigrationSource(guest_id=server.id, destination=destination, slot=op.id, reach=there, ticket=ticket)
     offer = await call(op, source, step, check, _CHECK_SOURCE) or {}
     guest = await volumes.describe_guest(op, server, destination)
     here = await move.addresses_of_host(op, source)
-    expect = PrepareMigration(guest=guest, source=source, slot=op.id, block=op.params.block, offer=offer, reach=here)
+    expect = PrepareMigration(
+        guest=guest, source=source, slot=op.id, block=op.params.block, offer=offer, reach=here, ticket=ticket
+    )
     await call(op, destination, step, expect, WATCHED)
 
 

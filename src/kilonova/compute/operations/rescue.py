@@ -71,7 +71,7 @@ async def forward(op: Rescue) -> None:
     verb = RescueGuest(
         guest_id=server.id,
         image=_message(image) if image else None,
-        data=await image_transfer(op.services, image_id) if image_id else None,
+        data=image_transfer(op, image_id, server.host_name) if image_id else None,
         password=op.params.password,
     )
     await call(op, server.host_name, RESCUE, verb)

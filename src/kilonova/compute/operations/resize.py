@@ -86,6 +86,7 @@ async def build(op: Operation) -> None:
         slot=op.id,
         start=was_running(server),
         reach=await _addresses_of_source(op, source) if claimed_host(op) != source else {},
+        ticket=choose.move_ticket(op),
     )
     await choose.build_guest(op, claimed_host(op), BUILD, verb)
 

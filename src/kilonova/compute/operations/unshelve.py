@@ -86,7 +86,7 @@ async def unbind(op: Unshelve) -> None:
 
 
 async def spawn(op: Unshelve) -> None:
-    await place.spawn(op, await _rebuilt(op, await server_of(op)))
+    await place.spawn(op, await _rebuilt(op, await server_of(op), choose.claimed_host(op)))
 
 
 async def settle(op: Unshelve, tx: Transaction) -> None:
@@ -107,7 +107,7 @@ async def start(op: UnshelveInPlace) -> None:
     except HostCallFailed as failure:
         if not isinstance(failure.outcome, GuestMissing):
             raise
-        await call(op, host, "start guest", await _rebuilt(op, server))
+        await call(op, host, "start guest", await _rebuilt(op, server, host))
 
 
 async def stop_again(op: UnshelveInPlace) -> None:
@@ -122,8 +122,8 @@ async def settle_in_place(op: Unshelve | UnshelveInPlace, tx: Transaction) -> No
     await model.unshelve(tx, server.id)
 
 
-async def _rebuilt(op: UnshelveInPlace | Unshelve, server: Server) -> Spawn:
-    """The guest with the root disk of its shelved image."""
+async def _rebuilt(op: UnshelveInPlace | Unshelve, server: Server, host: str) -> Spawn:
+    """The guest with the root disk of its shelved image, for this host."""
     guest = await volumes.describe_guest(op, server)
     if server.shelved_image_id is None:
         return Spawn(guest=guest)
@@ -137,4 +137,4 @@ async def _rebuilt(op: UnshelveInPlace | Unshelve, server: Server) -> Spawn:
         properties={**server.image_properties, "image_type": "snapshot"},
         hash=server.shelved_image_hash or snapshot.hash,
     )
-    return Spawn(guest=structs.replace(guest, image=image), data=await image_transfer(op.services, snapshot.id))
+    return Spawn(guest=structs.replace(guest, image=image), data=image_transfer(op, snapshot.id, host))

@@ -63,6 +63,7 @@ from kilonova.hosts.messages import (
     HostFacts,
     Image,
     MigrationState,
+    MoveTicket,
     NetworkPlan,
     Nic,
     Transfer,
@@ -177,14 +178,25 @@ class Driver(Protocol):
         self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False
     ) -> None: ...
 
-    async def park(self, guest_id: str, slot: str) -> GuestState: ...
+    async def park(self, guest_id: str, slot: str, ticket: MoveTicket | None = None) -> GuestState: ...
     async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState: ...
     async def discard(self, guest_id: str, slot: str) -> None: ...
     async def receive(
-        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        start: bool,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> GuestState: ...
     async def check_migration_source(
-        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
+        self,
+        guest_id: str,
+        destination: str,
+        slot: str,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> dict[str, Any]: ...
     async def prepare_migration(
         self,
@@ -194,6 +206,7 @@ class Driver(Protocol):
         block: bool | None,
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> None: ...
     async def migrate_live(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None

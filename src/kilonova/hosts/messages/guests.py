@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
 from msgspec import structs
 
 from kilonova.hosts.messages.base import Message
@@ -155,14 +156,28 @@ class MigrationState(Message, frozen=True, kw_only=True):
         return 100 * (self.memory_processed + self.disk_processed) // total if total else 0
 
 
-class Transfer(Message, frozen=True, kw_only=True):
-    """An image whose data the host reads or writes, and a token for it.
+class Transfer(msgspec.Struct, kw_only=True):
+    """An image whose data the host reads or writes, and a ticket for it.
 
-    `url` is a path of the image service. The host knows the service's address, so that it sends the token nowhere else.
+    `url` is a path of the image service. The host knows the service's address, so that it sends the ticket nowhere
+    else. A repeated command brings a new ticket to the work under way, so the ticket can change.
     """
 
     url: str
-    token: str
+    # Older agents know it as a token.
+    ticket: str = msgspec.field(name="token")
 
     def __repr__(self) -> str:
         return f"Transfer(url={self.url!r})"
+
+
+class MoveTicket(Message, frozen=True, kw_only=True):
+    """A secret that the control plane makes for one move, and gives to its source and its destination only.
+
+    The hosts sign their requests to each other with it.
+    """
+
+    key: str
+
+    def __repr__(self) -> str:
+        return "MoveTicket()"

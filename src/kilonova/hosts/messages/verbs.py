@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from kilonova.hosts.messages.base import Message
 from kilonova.hosts.messages.facts import HostFacts
-from kilonova.hosts.messages.guests import Disk, Guest, GuestState, Image, MigrationState, Nic, Transfer
+from kilonova.hosts.messages.guests import Disk, Guest, GuestState, Image, MigrationState, MoveTicket, Nic, Transfer
 from kilonova.hosts.messages.networks import NetworkPlan
 
 Answer = TypeVar("Answer", covariant=True)
@@ -141,9 +141,10 @@ class SetMetadata(GuestVerb[None], frozen=True, kw_only=True, tag="set_metadata"
 
 
 class Park(GuestVerb[GuestState], frozen=True, kw_only=True, tag="park"):
-    """Move the stopped guest with its disks into the slot."""
+    """Move the stopped guest with its disks into the slot. `ticket`: of the host that will receive them."""
 
     slot: str
+    ticket: MoveTicket | None = None
 
 
 class Unpark(GuestVerb[GuestState], frozen=True, kw_only=True, tag="unpark"):
@@ -170,6 +171,7 @@ class Receive(NewGuestVerb[GuestState], frozen=True, kw_only=True, tag="receive"
     slot: str
     start: bool
     reach: dict[str, str] = {}
+    ticket: MoveTicket | None = None
 
 
 class CheckMigrationSource(GuestVerb[dict[str, object]], frozen=True, kw_only=True, tag="offer"):
@@ -182,6 +184,7 @@ class CheckMigrationSource(GuestVerb[dict[str, object]], frozen=True, kw_only=Tr
     destination: str
     slot: str
     reach: dict[str, str] = {}
+    ticket: MoveTicket | None = None
 
 
 class PrepareMigration(NewGuestVerb[None], frozen=True, kw_only=True, tag="expect"):
@@ -197,6 +200,7 @@ class PrepareMigration(NewGuestVerb[None], frozen=True, kw_only=True, tag="expec
     # The source's answer to Offer, and its `HostFacts.addresses`.
     offer: dict[str, object] = {}
     reach: dict[str, str] = {}
+    ticket: MoveTicket | None = None
 
 
 class MigrateLive(GuestVerb[None], frozen=True, kw_only=True, tag="migrate_live"):

@@ -36,10 +36,10 @@ async def download(ctx: Context, image_id: str) -> Response:
         "Content-Length": str(image.size),
         "Content-MD5": image.checksum or "",
     }
-    return Response(headers=headers, stream=_until_disconnect(ctx, chunks))
+    return Response(headers=headers, stream=until_disconnect(ctx, chunks))
 
 
-async def _until_disconnect(ctx: Context, chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+async def until_disconnect(ctx: Context, chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
     """The chunks until the client disconnects: the server does not stop a stream by itself."""
     disconnected = asyncio.create_task(_client_disconnected(ctx))
     try:

@@ -11,6 +11,7 @@ from kilonova.compute.operations.steps import choose, place
 from kilonova.compute.operations.steps.server import guest_of
 from kilonova.hosts.messages import Transfer
 from kilonova.hosts.messages.verbs import Spawn
+from kilonova.image.tickets import ImageTicket
 from tests.compute.operations.steps.support import begin_leased_boot, get_server, list_allocations
 from tests.compute.operations.steps.test_volumes import HOST, LIVE, check_host, run_action, server_with_volumes
 from tests.compute.servers.support import rules
@@ -45,14 +46,17 @@ def test_image_source_is_added_to_guest_with_image_only(sqlite_url: str) -> None
         async with full_cloud(sqlite_url, hosts=1) as c:
             from_volume = await begin_leased_boot(c)
             verb = Spawn(guest=guest_of(await get_server(c, from_volume.server_id), []))
-            assert await place.with_image_source(c.services, verb) is verb
+            assert place.with_image_source(from_volume, verb, HOST) is verb
             from_image = await begin_leased_boot(c, image_id=c.image_id)
             verb = Spawn(guest=guest_of(await get_server(c, from_image.server_id), []))
-            found = await place.with_image_source(c.services, verb)
-            assert found.data == Transfer(url=f"/v2/images/{c.image_id}/file", token="kilonova")
+            found = place.with_image_source(from_image, verb, HOST)
+            assert found.data is not None
+            assert found.data.url == f"/kilonova/v1/images/{c.image_id}/file"
+            permitted = c.services.image_tickets.check(found.data.ticket)
+            assert permitted == ImageTicket(c.image_id, "GET", HOST, from_image.id)
             # The disk of an unshelved server comes from its snapshot.
-            other = Spawn(guest=verb.guest, data=Transfer(url="/v2/images/snapshot/file", token="t"))
-            assert await place.with_image_source(c.services, other) is other
+            other = Spawn(guest=verb.guest, data=Transfer(url="/v2/images/snapshot/file", ticket="t"))
+            assert place.with_image_source(from_image, other, HOST) is other
 
     run(scenario())
 

@@ -49,7 +49,7 @@ class Ports:
         self.caller = caller
         self.ids = ids
         services = SimpleNamespace(network=NetworkClient(caller), identity=Identity())
-        self.op: Any = SimpleNamespace(services=services, db=cloud.db, server_id=SERVER)
+        self.op: Any = SimpleNamespace(services=services, db=cloud.db, server_id=SERVER, project_id=DEMO)
 
     async def hosts(self) -> list[list[str]]:
         """The hosts of each port's bindings. The active one comes first; it is empty if the port is unbound."""
@@ -134,7 +134,7 @@ def test_requests_of_each_step(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with server_with_ports(sqlite_url) as p:
             port = f"/v2.0/ports/{p.ids[0]}"
-            reads = [f"GET /v2.0/ports?device_id={SERVER}", f"GET {port}/bindings"]
+            reads = [f"GET /v2.0/ports?device_id={SERVER}&project_id={DEMO}", f"GET {port}/bindings"]
 
             async def requests_of(step: PortStep, host: str) -> list[str]:
                 p.caller.requests.clear()

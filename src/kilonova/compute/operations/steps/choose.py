@@ -14,6 +14,7 @@ from msgspec import Struct, convert
 from kilonova.compute.host_calls import Policy, call
 from kilonova.compute.servers import scheduling
 from kilonova.compute.servers.server import Server
+from kilonova.hosts.messages import MoveTicket
 from kilonova.hosts.messages.verbs import NewGuestVerb
 from kilonova.hosts.transport import HostCallError
 from kilonova.operations import Failed, GoBack, Operation, Step, StepResult, TransientError
@@ -33,10 +34,14 @@ class Proposal(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True, omit_defaults=True):
-    """`node`: the host's `hypervisor_hostname`, for a move."""
+    """For a move, `node` is the host's `hypervisor_hostname`, and `ticket` the secret of source and destination."""
 
     host: str
     node: str | None = None
+    ticket: str = ""
+
+    def __repr__(self) -> str:
+        return f"Claim(host={self.host!r})"
 
 
 class Note(Struct, frozen=True):
@@ -133,6 +138,12 @@ async def claim_candidate(op: Operation, tx: Transaction, server: Server, consum
     op.drop_result(CHOOSE)
     op.host = taken.host
     return taken
+
+
+def move_ticket(op: Operation) -> MoveTicket | None:
+    """The ticket of the operation's move to the claimed host; None if it moves nothing."""
+    claim = op.find_result(CLAIM)
+    return MoveTicket(key=claim.ticket) if claim is not None and claim.ticket else None
 
 
 async def build_guest(op: Operation, host: str, step: str, verb: NewGuestVerb[object]) -> None:

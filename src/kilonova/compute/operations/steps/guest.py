@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kilonova.compute.host_calls import MUST_SUCCEED, UNLESS_MISSING, Policy, call
-from kilonova.compute.operations.steps import cleanup, place, power, volumes
+from kilonova.compute.operations.steps import choose, cleanup, place, power, volumes
 from kilonova.compute.operations.steps.power import WithGrace
 from kilonova.compute.operations.steps.server import host_of, server_of
 from kilonova.compute.servers import model, states
@@ -35,7 +35,8 @@ async def start_again(op: Operation) -> None:
 
 
 async def park(op: Operation, policy: Policy = MUST_SUCCEED) -> None:
-    await call(op, await host_of(op), PARK, Park(guest_id=str(op.server_id), slot=op.id), policy)
+    verb = Park(guest_id=str(op.server_id), slot=op.id, ticket=choose.move_ticket(op))
+    await call(op, await host_of(op), PARK, verb, policy)
 
 
 async def unpark(op: Operation) -> None:
@@ -57,8 +58,8 @@ async def park_existing(op: Operation) -> None:
 async def rebuild(op: Operation[WithColumns]) -> None:
     server = await server_of(op)
     guest = await volumes.describe_guest(op, server.with_columns(op.params.columns))
-    verb = await place.with_image_source(op.services, Spawn(guest=guest, start=is_started_after_rebuild(server)))
-    await call(op, server.host_name, BUILD, verb)
+    verb = Spawn(guest=guest, start=is_started_after_rebuild(server))
+    await call(op, server.host_name, BUILD, place.with_image_source(op, verb, server.host_name))
 
 
 async def destroy_rebuilt(op: Operation) -> None:

@@ -98,7 +98,7 @@ async def fill(op: Operation) -> str | None:
         return None
     try:
         if not await is_filled(op, image_id):
-            data = await image_transfer(op.services, image_id)
+            data = image_transfer(op, image_id, server.host_name, "PUT")
             await call(op, server.host_name, SNAPSHOT.name, Snapshot(guest_id=server.id, data=data))
     except Failed:
         if not await is_filled(op, image_id):

@@ -6,6 +6,8 @@ holds the allocation on the destination. Handing over swaps the two.
 
 from __future__ import annotations
 
+import secrets
+
 from msgspec import UNSET, Struct, UnsetType
 
 from kilonova.compute.host_calls import READ_PROBED, read
@@ -77,7 +79,7 @@ async def claim(op: Operation, tx: Transaction) -> Claim:
     server = await server_of(op, tx)
     taken = await choose.claim_candidate(op, tx, server, migration_consumer(op, server))
     await moves.set_destination(tx, op.id, taken.host, taken.hypervisor_hostname)
-    return Claim(taken.host, taken.hypervisor_hostname)
+    return Claim(taken.host, taken.hypervisor_hostname, secrets.token_hex(32))
 
 
 async def release_claim(op: Operation, tx: Transaction) -> None:

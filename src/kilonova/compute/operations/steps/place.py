@@ -12,7 +12,6 @@ from kilonova.compute.servers import model
 from kilonova.hosts.messages.verbs import Spawn
 from kilonova.operations import Operation, Step
 from kilonova.placement.claims import Consumer, release
-from kilonova.services import Services
 from kilonova.store import Transaction
 
 CONNECT, SPAWN, COMPLETE = "connect volumes", "spawn", "complete volumes"
@@ -59,16 +58,16 @@ async def disconnect_volumes(op: Operation) -> None:
 
 
 async def spawn(op: Operation, verb: Spawn) -> None:
-    verb = await with_image_source(op.services, verb)
-    await choose.build_guest(op, choose.claimed_host(op), SPAWN, verb)
+    host = choose.claimed_host(op)
+    await choose.build_guest(op, host, SPAWN, with_image_source(op, verb, host))
 
 
-async def with_image_source(services: Services, verb: Spawn) -> Spawn:
-    """Add the URL of the image's data, for a guest that is built from an image."""
+def with_image_source(op: Operation, verb: Spawn, host: str) -> Spawn:
+    """Add URL and ticket of the image's data, for a guest that the host builds from an image."""
     image = verb.guest.image
     if verb.data is not None or image is None:
         return verb
-    return structs.replace(verb, data=await image_transfer(services, image.id))
+    return structs.replace(verb, data=image_transfer(op, image.id, host))
 
 
 async def destroy(op: Operation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -12,12 +13,14 @@ from kilonova.compute.servers.server import Interface, Server
 from kilonova.compute.zones import model as zones
 from kilonova.hosts import messages
 from kilonova.hosts.messages import Transfer
-from kilonova.image.client import file_path
+from kilonova.image.tickets import ImageTicket, image_path
 from kilonova.operations import Cancelled, Failed, LostLease, Operation
 from kilonova.operations.definition import P_co
-from kilonova.services import Services
 from kilonova.store import Reader, Transaction
 from kilonova.store.records import encode_document
+
+# A transfer that has begun may take longer. A host that begins later gets a new ticket with the repeated command.
+IMAGE_TICKET_SECONDS = 600.0
 
 
 class Harmless(Operation[P_co]):
@@ -61,9 +64,12 @@ async def remove_params(op: Operation, tx: Transaction, *names: str) -> None:
 _decode_params = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-async def image_transfer(services: Services, image_id: str) -> Transfer:
-    """URL and service token with which a host reads or writes the image's data."""
-    return Transfer(url=file_path(image_id), token=await services.identity.token())
+def image_transfer(op: Operation, image_id: str, host: str, method: Literal["GET", "PUT"] = "GET") -> Transfer:
+    """URL and ticket with which the host reads or writes the image's data during the operation."""
+    ticket = ImageTicket(image_id, method, host, op.id)
+    return Transfer(
+        url=f"{image_path(image_id)}/file", ticket=op.services.image_tickets.issue(ticket, IMAGE_TICKET_SECONDS)
+    )
 
 
 async def zone_of(op: Operation, host: str) -> str:

@@ -15,13 +15,14 @@ from msgspec import structs
 from kilonova import clock
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DifferentGuest, DriverError, NoSuchSlot
-from kilonova.hosts.drivers.libvirt import disks, lifecycle, power, programs, qemu_img
+from kilonova.hosts.drivers.libvirt import disks, lifecycle, move_tickets, power, programs, qemu_img
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt import migration_records as records
 from kilonova.hosts.drivers.libvirt.disk_transfer import Peer, fetch_base_image
 from kilonova.hosts.drivers.libvirt.hypervisor import make_directory, write_file
 from kilonova.hosts.drivers.libvirt.images import BaseImage
-from kilonova.hosts.messages import Disk, Guest, GuestState
+from kilonova.hosts.drivers.libvirt.move_tickets import StoredTicket
+from kilonova.hosts.messages import Disk, Guest, GuestState, MoveTicket
 
 if TYPE_CHECKING:
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
@@ -38,7 +39,7 @@ class PreviousOwner(msgspec.Struct, frozen=True):
     spec: bytes
 
 
-async def park(hv: Hypervisor, guest_id: str, slot: str) -> GuestState:
+async def park(hv: Hypervisor, guest_id: str, slot: str, ticket: MoveTicket | None) -> GuestState:
     guest = hv.find_spec(guest_id, slot)
     if guest is None:
         guest = hv.spec(guest_id)
@@ -47,6 +48,8 @@ async def park(hv: Hypervisor, guest_id: str, slot: str) -> GuestState:
         await hv.undefine(guest_id)
         hv.set_owner(guest_id)
         hv.layout.guest_directory(guest_id).rename(hv.layout.slot_directory(guest_id, slot))
+    if ticket is not None:
+        move_tickets.store(hv, guest_id, "parked", StoredTicket(slot, ticket.key))
     return hv.guest_state(guest, "shutdown", slot)
 
 
@@ -83,14 +86,20 @@ async def discard(hv: Hypervisor, guest_id: str, slot: str) -> None:
 
 
 async def receive(
-    hv: Hypervisor, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str]
+    hv: Hypervisor,
+    guest: Guest,
+    source: str,
+    slot: str,
+    start: bool,
+    reach: dict[str, str],
+    ticket: MoveTicket | None,
 ) -> GuestState:
     """Build the guest from copies of the disks in the source's slot."""
     found = hv.find_spec(guest.id)
     if found is not None and not found.has_same_hardware(guest):
         raise DifferentGuest(f"guest {guest.id} exists already with another specification")
     if found is None:
-        await _copy_disks(hv, guest, source, slot, reach)
+        await _copy_disks(hv, guest, source, slot, reach.get("disks", ""), ticket)
         # The spec marks the copy as complete: a repeated call does not copy again.
         hv.write_spec(guest)
     if await hv.power(guest.id) in ("running", "paused"):
@@ -173,7 +182,9 @@ async def remove_displaced(hv: Hypervisor, guest_id: str) -> None:
 # Copies
 
 
-async def _copy_disks(hv: Hypervisor, guest: Guest, source: str, slot: str, reach: dict[str, str]) -> None:
+async def _copy_disks(
+    hv: Hypervisor, guest: Guest, source: str, slot: str, url: str, ticket: MoveTicket | None
+) -> None:
     directory = hv.layout.guest_directory(guest.id)
     if directory.exists() and not hv.owns(guest.id):
         raise DifferentGuest(f"the files of guest {guest.id} belong to {hv.owner(guest.id)}, which shares the storage")
@@ -184,7 +195,7 @@ async def _copy_disks(hv: Hypervisor, guest: Guest, source: str, slot: str, reac
     if source == hv.host or hv.owner(guest.id, slot) == source:
         await _copy_local(guest, slot_directory, directory, source, slot)
     else:
-        await _download(hv, guest, Peer(hv, source, reach.get("disks", "")), slot)
+        await _download(hv, guest, Peer(hv, source, url, ticket.key if ticket is not None else ""), slot)
     root = directory / names.DISK
     base = disks.base_image(root) if root.exists() else None
     if root.exists():
@@ -207,14 +218,15 @@ async def _copy_local(guest: Guest, slot_directory: Path, directory: Path, sourc
 
 
 async def _download(hv: Hypervisor, guest: Guest, peer: Peer, slot: str) -> None:
-    available = await peer.get_json(f"/slots/{guest.id}/{slot}")
+    disks_target = f"/slots/{guest.id}/{slot}"
+    available = await peer.get_json(disks_target)
     for name in _file_names(guest):
         if name in available:
-            await peer.download(f"/slots/{guest.id}/{slot}/{name}", hv.layout.file(guest.id, name))
+            await peer.download(f"{disks_target}/{name}", hv.layout.file(guest.id, name))
     root = hv.layout.file(guest.id, names.DISK)
     base = disks.base_image(root) if root.exists() else None
     if base is not None:
-        local_base = await fetch_base_image(hv, peer, base.name, guest.image)
+        local_base = await fetch_base_image(hv, peer, disks_target, base.name, guest.image)
         if local_base != base:
             options = ("-f", "qcow2", "-F", local_base.suffix[1:], "-b", str(local_base))
             await programs.run("qemu-img", "rebase", "-u", *options, str(root))

@@ -1,26 +1,26 @@
 """Transfers disks between agents over HTTP, and answers questions about live migrations. Server and client.
 
-Agents share a secret, with which they sign requests. A signature is valid for some minutes. With certificates the
-server speaks HTTPS and requires client certificates.
+The two hosts of a move sign their requests with the move's ticket (see `move_tickets`), which is good for this guest
+only. With certificates the server speaks HTTPS and requires client certificates.
 
 Requests name guest, slot and file, never a path. A file is sent as its data ranges, so that holes stay holes. A broken
 transfer resumes at an offset:
 
-    GET /base/<file>?from=<offset>                      a base image
-    GET /slots/<guest>/<slot>/<file>?from=<offset>      a disk
+    GET /                                               empty, for anybody: this host can be reached
     GET /slots/<guest>/<slot>                           names and sizes of the disks
+    GET /slots/<guest>/<slot>/<file>?from=<offset>      a disk
+    GET /slots/<guest>/<slot>/base/<file>?from=<offset> a base image of these disks
+    GET /guests/<guest>/base/<file>?from=<offset>       a base image of the guest's disks, for a live migration
     GET /guests/<guest>/disk.config?from=<offset>       the config drive, for a live migration
+    GET /guests/<guest>/console.log                     the console log, for a live migration
     GET /expected/<guest>/<slot>                        the prepared destination of a live migration
-    GET /guests/<guest>/console.log                     the console log
-    GET /arrived/<guest>?from=<url>                     whether the guest has arrived; its console log is at the URL
+    GET /arrived/<guest>?log=1                          whether the guest has arrived; the source has a console log
     GET /arrived/<guest>?or=never                       whether the guest has arrived; if not, it is rejected
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import os
 import re
@@ -37,9 +37,11 @@ import orjson
 
 from kilonova import certificates, clock
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
+from kilonova.hosts.drivers.libvirt import disks, move_tickets
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.hypervisor import commit_file
+from kilonova.hosts.drivers.libvirt.move_tickets import SignatureChecker, StoredTicket
 
 if TYPE_CHECKING:
     from kilonova.config import Agent
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SIGNATURE_LIFETIME_SECONDS = 300.0
 _CONNECT_TIMEOUT_SECONDS = 10.0
 # Between two chunks: a host with a busy disk may be slow.
 _READ_TIMEOUT_SECONDS = 60.0
@@ -59,21 +60,20 @@ _MAX_ATTEMPTS = 3
 _CHUNK_HEADER = struct.Struct(">QQ")
 _DISK_NAME = re.compile(r"disk[A-Za-z0-9.]*|nvram")
 _PORT_FILE = "disks.port"
-_TIME_HEADER, _SIGNATURE_HEADER = "x-kilonova-time", "x-kilonova-signature"
-
-
-def sign(secret: str, target: str, time: str) -> str:
-    return hmac.new(secret.encode(), f"GET\n{target}\n{time}".encode(), hashlib.sha256).hexdigest()
+_STAMP_HEADER, _SIGNATURE_HEADER = "x-kilonova-stamp", "x-kilonova-signature"
+# How long after its check a live migration may begin. Afterwards the destination gets nothing more.
+_PREPARATION_SECONDS = 3600.0
 
 
 # The server
 
 
 async def serve(hv: Hypervisor) -> None:
-    """Serve until cancelled. Does nothing without a configured secret."""
+    """Serve until cancelled. Does nothing without a NATS server, since there are no other hosts then."""
     agent = hv.config.agent
-    if not agent.disk_secret:
+    if not hv.config.messaging.url:
         return
+    move_tickets.remove_old(hv)
     context = tls_context(agent, ssl.Purpose.CLIENT_AUTH)
     server = await _listen(hv, _Server(hv), context)
     host, port = server.sockets[0].getsockname()[:2]
@@ -125,6 +125,7 @@ class _HTTPError(Exception):
 class _Server:
     def __init__(self, hv: Hypervisor) -> None:
         self._hv = hv
+        self._signatures = SignatureChecker()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request and close the connection."""
@@ -132,7 +133,7 @@ class _Server:
             async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
             try:
-                await self._serve(writer, self._target(head))
+                await self._serve(writer, self._accept(head))
             except _HTTPError as refusal:
                 _write_response(writer, refusal.status, str(refusal).encode())
             except DriverError as error:
@@ -148,27 +149,39 @@ class _Server:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    def _target(self, head: bytes) -> str:
-        """Check method and signature of the request and return its target."""
+    def _accept(self, head: bytes) -> str:
+        """Check method and signature of the request and return its target. Raises _HTTPError."""
         lines = head.decode("latin-1").split("\r\n")
         method, _, rest = lines[0].partition(" ")
         target = rest.partition(" ")[0]
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
         }
-        time, given = headers.get(_TIME_HEADER, ""), headers.get(_SIGNATURE_HEADER, "")
-        expected = sign(self._hv.config.agent.disk_secret, target, time)
-        if not hmac.compare_digest(expected.encode(), given.encode()):
-            raise _HTTPError(403, "the signature is wrong: agent.disk_secret differs between the hosts")
-        try:
-            age = abs(clock.now() - float(time))
-        except ValueError:
-            age = _SIGNATURE_LIFETIME_SECONDS + 1
-        if not age <= _SIGNATURE_LIFETIME_SECONDS:
-            raise _HTTPError(403, "the request is too old, or the clocks of the hosts differ")
         if method != "GET":
             raise _HTTPError(405, "only GET is supported")
+        if target != "/":
+            stamp, signature = headers.get(_STAMP_HEADER, ""), headers.get(_SIGNATURE_HEADER, "")
+            if refusal := self._signatures.refusal(self._ticket(target), target, stamp, signature):
+                raise _HTTPError(403, refusal)
         return target
+
+    def _ticket(self, target: str) -> StoredTicket | None:
+        """The ticket that allows the request; None if nothing does."""
+        hv = self._hv
+        try:
+            match urlsplit(target).path.strip("/").split("/"):
+                case ["slots", guest_id, slot, *_]:
+                    return move_tickets.find(hv, guest_id, "parked", slot)
+                case ["guests", guest_id, *_]:
+                    ticket = move_tickets.find(hv, guest_id, "leaving")
+                    return ticket if ticket is not None and _is_leaving(hv, guest_id, ticket) else None
+                case ["expected", guest_id, slot]:
+                    return move_tickets.find(hv, guest_id, "arriving", slot)
+                case ["arrived", guest_id]:
+                    return move_tickets.find(hv, guest_id, "arriving")
+        except (DriverError, ValueError):  # an invalid name, or no URL
+            pass
+        return None
 
     async def _serve(self, writer: asyncio.StreamWriter, target: str) -> None:
         from kilonova.hosts.drivers.libvirt import console, migration_records
@@ -178,7 +191,11 @@ class _Server:
         query = parse_qs(url.query)
         offset = query.get("from", ["0"])[0]
         match url.path.strip("/").split("/"):
-            case ["base", name] if _is_file_name(name):
+            case [""]:
+                _write_response(writer, 200, b"")
+            case ["slots", guest_id, slot, "base", name] if name in await _base_names(hv, guest_id, slot):
+                await self._send(writer, hv.layout.base / name, offset)
+            case ["guests", guest_id, "base", name] if name in await _base_names(hv, guest_id):
                 await self._send(writer, hv.layout.base / name, offset)
             case ["guests", guest_id, names.CONFIG_DRIVE]:
                 await self._send(writer, hv.layout.guest_directory(guest_id) / names.CONFIG_DRIVE, offset)
@@ -195,8 +212,8 @@ class _Server:
                 _write_response(writer, 200, await asyncio.to_thread(console.tail, path, None))
             case ["arrived", guest_id]:
                 arrived = await migration_records.has_arrived(hv, guest_id, or_never="or" in query)
-                if arrived and query.get("from"):
-                    await _copy_console_log(hv, guest_id, query["from"][0])
+                if arrived and "log" in query:
+                    await _copy_console_log(hv, guest_id)
                 _write_response(writer, 200, orjson.dumps(arrived))
             case _:
                 raise _HTTPError(404, f"{url.path} does not exist")
@@ -217,12 +234,36 @@ class _Server:
             writer.write(_CHUNK_HEADER.pack(os.fstat(file.fileno()).st_size, 0))
 
 
-async def _copy_console_log(hv: Hypervisor, guest_id: str, source: str) -> None:
+def _is_leaving(hv: Hypervisor, guest_id: str, ticket: StoredTicket) -> bool:
+    """Whether the guest is on its way to the host of the ticket, or this host has just been asked to prepare it."""
+    from kilonova.hosts.drivers.libvirt import migration_records
+
+    outgoing = migration_records.find_outgoing(hv, guest_id)
+    if outgoing is not None:
+        return outgoing.slot == ticket.slot
+    return hv.owns(guest_id) and abs(clock.wall() - ticket.stored_at) < _PREPARATION_SECONDS
+
+
+async def _base_names(hv: Hypervisor, guest_id: str, slot: str = "") -> set[str]:
+    """The names of the base images of the guest's disks. Raw disks have none, whatever their guest writes to them."""
+    return await asyncio.to_thread(_read_base_names, hv, guest_id, slot)
+
+
+def _read_base_names(hv: Hypervisor, guest_id: str, slot: str) -> set[str]:
+    guest, directory = hv.find_spec(guest_id, slot), hv.layout.directory(guest_id, slot)
+    if guest is None:
+        return set()
+    paths = [directory / file.name for file in disks.disk_files(guest) if file.format == "qcow2"]
+    bases = [disks.base_image(path) for path in paths if path.exists()]
+    return {base.name for base in bases if base is not None and base.parent == hv.layout.base}
+
+
+async def _copy_console_log(hv: Hypervisor, guest_id: str) -> None:
     """Store the source's console log like a rotated log file of this host."""
-    path = hv.layout.file(guest_id, f"{names.CONSOLE_LOG}.0")
-    if not path.exists():
-        content = await Peer(hv, "the source", source).get(f"/guests/{guest_id}/{names.CONSOLE_LOG}")
-        path.write_bytes(content)
+    path, ticket = hv.layout.file(guest_id, f"{names.CONSOLE_LOG}.0"), move_tickets.find(hv, guest_id, "arriving")
+    if ticket is not None and not path.exists():
+        peer = Peer(hv, ticket.host, ticket.url, ticket.key)
+        path.write_bytes(await peer.get(f"/guests/{guest_id}/{names.CONSOLE_LOG}"))
 
 
 def _write_response(writer: asyncio.StreamWriter, status: int, body: bytes | None = None) -> None:
@@ -233,10 +274,6 @@ def _write_response(writer: asyncio.StreamWriter, status: int, body: bytes | Non
     )
     if body:
         writer.write(body)
-
-
-def _is_file_name(name: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name) is not None
 
 
 def _data_ranges(descriptor: int, offset: int) -> Iterator[tuple[int, int]]:
@@ -269,15 +306,16 @@ class _Address(NamedTuple):
 
 
 class Peer:
-    """Another host's agent. All methods raise DriverError, with `passing` if the agent does not respond."""
+    """The agent of the other host of a move. `key` is that of the move's ticket.
 
-    def __init__(self, hv: Hypervisor, host: str, url: str) -> None:
+    All methods raise DriverError, with `passing` if the agent does not respond.
+    """
+
+    def __init__(self, hv: Hypervisor, host: str, url: str, key: str = "") -> None:
         self.host = host
-        self._secret = hv.config.agent.disk_secret
+        self._key = key
         if not url:
-            raise DriverError(f"{host} reports no URL for disks: its agent has no agent.disk_secret, or is too old")
-        if not self._secret:
-            raise DriverError(f"{hv.host} cannot fetch disks from {host}: agent.disk_secret is not configured")
+            raise DriverError(f"{host} reports no URL for disks: its agent is starting, or is too old")
         parts = urlsplit(url)
         self._address = _Address(parts.hostname or "", parts.port or 80)
         self._tls = tls_context(hv.config.agent, ssl.Purpose.SERVER_AUTH)
@@ -330,10 +368,10 @@ class Peer:
 
     @asynccontextmanager
     async def _get(self, target: str) -> AsyncIterator[asyncio.StreamReader]:
-        time = f"{clock.now():.3f}"
+        stamp = move_tickets.new_stamp()
         request = (
             f"GET {target} HTTP/1.1\r\nHost: {self._address.host}\r\nConnection: close\r\n"
-            f"{_TIME_HEADER}: {time}\r\n{_SIGNATURE_HEADER}: {sign(self._secret, target, time)}\r\n\r\n"
+            f"{_STAMP_HEADER}: {stamp}\r\n{_SIGNATURE_HEADER}: {move_tickets.sign(self._key, target, stamp)}\r\n\r\n"
         )
         async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
             reader, writer = await asyncio.open_connection(*self._address, limit=_CHUNK_BYTES, ssl=self._tls)
@@ -374,11 +412,14 @@ class PeerHasNoSlot(PeerError):
     kind = "no such slot"
 
 
-async def fetch_base_image(hv: Hypervisor, peer: Peer, name: str, image: Image | None) -> Path:
-    """Return the base image of an arriving guest of `image`, downloaded unless it is in the cache."""
+async def fetch_base_image(hv: Hypervisor, peer: Peer, disks_target: str, name: str, image: Image | None) -> Path:
+    """Return the base image of an arriving guest of `image`, downloaded unless it is in the cache.
+
+    `disks_target`: where the other host has the disks above it.
+    """
 
     async def download(path: Path) -> None:
-        await peer.download(f"/base/{name}", path)
+        await peer.download(f"{disks_target}/base/{name}", path)
 
     return await hv.images.get_from_peer(image, peer.host, name, download)
 

@@ -43,6 +43,7 @@ from kilonova.hosts.messages import (
     HostFacts,
     Image,
     MigrationState,
+    MoveTicket,
     NetworkPlan,
     Nic,
     Transfer,
@@ -167,8 +168,8 @@ class LibvirtDriver:
 
     # Moves
 
-    async def park(self, guest_id: str, slot: str) -> GuestState:
-        return await cold_moves.park(self.hypervisor, guest_id, slot)
+    async def park(self, guest_id: str, slot: str, ticket: MoveTicket | None = None) -> GuestState:
+        return await cold_moves.park(self.hypervisor, guest_id, slot, ticket)
 
     async def unpark(self, guest_id: str, slot: str, start: bool, disks: list[Disk] | None = None) -> GuestState:
         return await cold_moves.unpark(self.hypervisor, guest_id, slot, start, disks)
@@ -177,14 +178,25 @@ class LibvirtDriver:
         await cold_moves.discard(self.hypervisor, guest_id, slot)
 
     async def receive(
-        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        start: bool,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> GuestState:
-        return await cold_moves.receive(self.hypervisor, guest, source, slot, start, reach or {})
+        return await cold_moves.receive(self.hypervisor, guest, source, slot, start, reach or {}, ticket)
 
     async def check_migration_source(
-        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
+        self,
+        guest_id: str,
+        destination: str,
+        slot: str,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> dict[str, Any]:
-        return await pre_live_migration.check_source(self.hypervisor, guest_id, destination, slot, reach or {})
+        return await pre_live_migration.check_source(self.hypervisor, guest_id, destination, slot, reach or {}, ticket)
 
     async def prepare_migration(
         self,
@@ -194,8 +206,9 @@ class LibvirtDriver:
         block: bool | None,
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> None:
-        await pre_live_migration.prepare(self.hypervisor, guest, source, slot, block, offer or {}, reach or {})
+        await pre_live_migration.prepare(self.hypervisor, guest, source, slot, block, offer or {}, reach or {}, ticket)
 
     async def migrate_live(
         self, guest_id: str, destination: str, slot: str, block: bool | None, reach: dict[str, str] | None = None

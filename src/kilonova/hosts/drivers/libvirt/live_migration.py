@@ -14,7 +14,6 @@ import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, MissingGuest, NotRunning
 from kilonova.hosts.drivers.libvirt import migration_records as records
-from kilonova.hosts.drivers.libvirt.disk_transfer import Peer
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain
 from kilonova.hosts.drivers.libvirt.migration_records import OutgoingGuest, PreparedDestination
 from kilonova.hosts.drivers.libvirt.nbd_reconnect import monitor_command
@@ -49,12 +48,12 @@ async def migrate_live(
     power = await hv.power(guest_id)
     if power not in ("running", "paused"):
         raise NotRunning(guest_id)
-    peer = Peer(hv, destination, reach.get("disks", ""))
+    running = power == "running"
+    outgoing = OutgoingGuest(slot=slot, destination=destination, shared=False, running=running, reach=reach)
+    peer = records.destination_peer(hv, guest_id, outgoing)
     body = await peer.get(f"/expected/{guest_id}/{slot}", seconds=_DESTINATION_TIMEOUT_SECONDS)
     prepared = msgspec.json.decode(body, type=PreparedDestination)
-    outgoing = OutgoingGuest(
-        slot=slot, destination=destination, shared=prepared.shared, running=power == "running", reach=reach
-    )
+    outgoing = msgspec.structs.replace(outgoing, shared=prepared.shared)
     hv.migrating_out.add(guest_id)
     try:
         await _migrate_guest(hv, guest_id, prepared, outgoing)

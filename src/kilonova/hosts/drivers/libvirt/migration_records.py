@@ -21,6 +21,7 @@ import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
 from kilonova.hosts.drivers.libvirt import layout as names
+from kilonova.hosts.drivers.libvirt import move_tickets
 from kilonova.hosts.drivers.libvirt.connection import Event
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain, write_file
 from kilonova.hosts.messages import MigrationState
@@ -29,6 +30,7 @@ from kilonova.ids import new_id
 if TYPE_CHECKING:
     import libvirt
 
+    from kilonova.hosts.drivers.libvirt.disk_transfer import Peer
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 
 log = logging.getLogger(__name__)
@@ -182,10 +184,8 @@ async def restore_at_source(hv: Hypervisor, guest_id: str) -> bool:
 
 
 async def _destination_has_guest(hv: Hypervisor, guest_id: str, outgoing: OutgoingGuest) -> bool:
-    from kilonova.hosts.drivers.libvirt.disk_transfer import Peer
-
     try:
-        peer = Peer(hv, outgoing.destination, outgoing.reach.get("disks", ""))
+        peer = destination_peer(hv, guest_id, outgoing)
         return bool(await peer.get_json(f"/arrived/{guest_id}?or=never", seconds=_PEER_TIMEOUT_SECONDS))
     except DriverError as error:
         peer_error = error
@@ -249,11 +249,17 @@ async def try_confirm_arrival(hv: Hypervisor, guest_id: str, outgoing: OutgoingG
 
 async def _confirm_arrival(hv: Hypervisor, guest_id: str, outgoing: OutgoingGuest) -> bool:
     """Ask the destination whether it has the guest. If it has, it copies the console log from this host."""
+    has_log = not outgoing.shared and hv.disks_url and hv.layout.file(guest_id, names.CONSOLE_LOG).exists()
+    peer = destination_peer(hv, guest_id, outgoing)
+    return bool(await peer.get_json(f"/arrived/{guest_id}" + ("?log=1" if has_log else "")))
+
+
+def destination_peer(hv: Hypervisor, guest_id: str, outgoing: OutgoingGuest) -> Peer:
+    """The destination's agent, which accepts the ticket of this migration."""
     from kilonova.hosts.drivers.libvirt.disk_transfer import Peer
 
-    peer = Peer(hv, outgoing.destination, outgoing.reach.get("disks", ""))
-    has_log = not outgoing.shared and hv.disks_url and hv.layout.file(guest_id, names.CONSOLE_LOG).exists()
-    return bool(await peer.get_json(f"/arrived/{guest_id}" + (f"?from={hv.disks_url}" if has_log else "")))
+    key = move_tickets.key_of(move_tickets.find(hv, guest_id, "leaving", outgoing.slot))
+    return Peer(hv, outgoing.destination, outgoing.reach.get("disks", ""), key)
 
 
 def _complete_arrival(hv: Hypervisor, guest_id: str, slot: str) -> None:

@@ -15,14 +15,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kilonova.hosts.drivers.base import DifferentGuest, DriverError, NotRunning
-from kilonova.hosts.drivers.libvirt import disks, formats, qemu_img
+from kilonova.hosts.drivers.libvirt import disks, formats, move_tickets, qemu_img
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt import migration_records as records
 from kilonova.hosts.drivers.libvirt.disk_transfer import Peer, fetch_base_image
 from kilonova.hosts.drivers.libvirt.hypervisor import make_directory, write_file
 from kilonova.hosts.drivers.libvirt.migration_records import INCOMING_FILE, IncomingGuest
+from kilonova.hosts.drivers.libvirt.move_tickets import StoredTicket
 from kilonova.hosts.drivers.libvirt.volumes import check_tls
-from kilonova.hosts.messages import Guest
+from kilonova.hosts.messages import Guest, MoveTicket
 
 if TYPE_CHECKING:
     import libvirt
@@ -63,7 +64,7 @@ class SourceGuest(msgspec.Struct, frozen=True):
 
 
 async def check_source(
-    hv: Hypervisor, guest_id: str, destination: str, slot: str, reach: dict[str, str]
+    hv: Hypervisor, guest_id: str, destination: str, slot: str, reach: dict[str, str], ticket: MoveTicket | None
 ) -> dict[str, Any]:
     await records.reconcile_guest(hv, guest_id)
     guest = hv.spec(guest_id)
@@ -79,6 +80,8 @@ async def check_source(
     source_guest = msgspec.structs.replace(
         hardware, nonce=nonce, disks=local_disks, tls=hv.config.libvirt.migration_tls
     )
+    if ticket is not None:
+        move_tickets.store(hv, guest_id, "leaving", StoredTicket(slot, ticket.key, destination))
     return dict(msgspec.to_builtins(source_guest))
 
 
@@ -92,7 +95,7 @@ async def _check_reachable(hv: Hypervisor, destination: str, reach: dict[str, st
         port = parts.port or _DEFAULT_PORTS.get(transport, _DEFAULT_PORTS[""])
         await _check_port(hv, destination, "libvirt", parts.hostname, port)
     try:
-        await Peer(hv, destination, reach.get("disks", "")).get("/arrived/nobody", seconds=_CONNECT_TIMEOUT_SECONDS)
+        await Peer(hv, destination, reach.get("disks", "")).get("/", seconds=_CONNECT_TIMEOUT_SECONDS)
     except DriverError as error:
         raise DriverError(f"the agent of {destination} cannot be reached from {hv.host}: {error.message}") from None
     try:
@@ -170,6 +173,7 @@ async def prepare(
     block: bool | None,
     offer: dict[str, Any],
     reach: dict[str, str],
+    ticket: MoveTicket | None,
 ) -> None:
     await records.reconcile_guest(hv, guest.id)
     if hv.find_spec(guest.id) is not None:
@@ -185,16 +189,20 @@ async def prepare(
     shared = _is_shared(hv, guest.id, source_guest)
     moved = _disks_to_copy(hv, source_guest, source, shared, block)
     await hv.connection.run(_check_hardware, hv.connection.open_connection, source_guest, hv.host, source)
-    if not hv.config.agent.disk_secret or not hv.disks_url:
-        raise DriverError(f"{hv.host} accepts no live migrations: agent.disk_secret is not configured")
+    if ticket is None:
+        raise DriverError(f"{hv.host} accepts no live migrations without a ticket: the control plane is too old")
+    if not hv.disks_url:
+        raise DriverError(f"{hv.host} accepts no live migrations: its agent does not serve other hosts yet")
     incoming = IncomingGuest(slot=slot, source=source, shared=shared, moved=moved)
     await _remove_stale_guest(hv, guest.id, shared)
     # The slot first: a discard finds everything else by it.
     hv.set_owner(guest.id, slot)
     records.write_record(hv.layout.slot_directory(guest.id, slot) / INCOMING_FILE, incoming)
     hv.write_spec(guest, slot)
+    url = reach.get("disks", "")
+    move_tickets.store(hv, guest.id, "arriving", StoredTicket(slot, ticket.key, source, url))
     if not shared:
-        await _prepare_disks(hv, guest, incoming, source_guest, Peer(hv, source, reach.get("disks", "")))
+        await _prepare_disks(hv, guest, incoming, source_guest, Peer(hv, source, url, ticket.key))
 
 
 def _check_tls(hv: Hypervisor, source: str, source_guest: SourceGuest) -> None:
@@ -260,7 +268,7 @@ async def _prepare_disks(
     for disk in source_guest.disks:
         path = hv.layout.file(guest.id, disk.name)
         if disk.base:
-            base = await fetch_base_image(hv, peer, disk.base, guest.image)
+            base = await fetch_base_image(hv, peer, f"/guests/{guest.id}", disk.base, guest.image)
             await qemu_img.create_overlay(path, disk.size, base, base.suffix[1:])
         elif disk.format == "qcow2":
             await qemu_img.create(path, disk.size)

@@ -35,6 +35,7 @@ from kilonova.hosts.messages import (
     HostFacts,
     Image,
     MigrationState,
+    MoveTicket,
     NetworkPlan,
     Nic,
     Power,
@@ -165,7 +166,7 @@ class SimDriver:
         await self._simulate("set_metadata")
         self._store.set_spec(self._host, structs.replace(self._spec(guest_id), name=name, metadata=metadata))
 
-    async def park(self, guest_id: str, slot: str) -> GuestState:
+    async def park(self, guest_id: str, slot: str, ticket: MoveTicket | None = None) -> GuestState:
         await self._simulate("park")
         if self._store.slot(self._host, guest_id, slot) is None:
             self._guest(guest_id)
@@ -187,7 +188,13 @@ class SimDriver:
         self._store.remove_slot(self._host, guest_id, slot)
 
     async def receive(
-        self, guest: Guest, source: str, slot: str, start: bool, reach: dict[str, str] | None = None
+        self,
+        guest: Guest,
+        source: str,
+        slot: str,
+        start: bool,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> GuestState:
         await self._simulate("receive")
         found = self._find_identical(guest)
@@ -201,7 +208,12 @@ class SimDriver:
         return self._start(guest.id) if start else found
 
     async def check_migration_source(
-        self, guest_id: str, destination: str, slot: str, reach: dict[str, str] | None = None
+        self,
+        guest_id: str,
+        destination: str,
+        slot: str,
+        reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> dict[str, Any]:
         await self._simulate("offer")
         self._guest(guest_id)
@@ -215,6 +227,7 @@ class SimDriver:
         block: bool | None,
         offer: dict[str, Any] | None = None,
         reach: dict[str, str] | None = None,
+        ticket: MoveTicket | None = None,
     ) -> None:
         await self._simulate("expect")
         self._moves_disks(guest, source, block)
