@@ -145,7 +145,7 @@ def check_groups(groups: list[Group], servers: list[dict[str, Any]]) -> None:
     hosts: dict[str, Counter[str]] = defaultdict(Counter)
     members: Counter[str] = Counter()
     for server in servers:
-        group_id = server["scheduler_hints"].get("group")
+        (group_id,) = server["scheduler_hints"].get("group", [None])
         members[group_id] += 1
         if server["status"] == "ACTIVE":
             hosts[group_id][server["OS-EXT-SRV-ATTR:host"]] += 1

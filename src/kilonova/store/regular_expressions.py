@@ -36,6 +36,12 @@ def check_pattern(pattern: str) -> None:
         raise InvalidPattern("the pattern is not valid Unicode") from None
 
 
+def matches(pattern: str, text: str) -> bool:
+    """Whether a short text matches a pattern that `check_pattern` accepts."""
+    ((found,),) = _scratch_connection().execute("SELECT ?2 REGEXP ?1", (pattern, text)).fetchall()
+    return bool(found)
+
+
 def as_like(pattern: str) -> str | None:
     """The equal pattern of `LIKE … ESCAPE '\\'`; None if the pattern has special characters other than ^ and $."""
     text = pattern.removeprefix("^").removesuffix("$")

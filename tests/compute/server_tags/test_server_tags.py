@@ -52,22 +52,20 @@ def test_refused_requests(sqlite_url: str) -> None:
             server_id = (await c.boot_active())["id"]
             new: dict[str, Any] = {"version": NEWEST}
             assert (await c.get(path(server_id), version="2.25")).status == 404
-            for wrong in (["a", "a"], ["a,b"], ["a/b"], ["a" * 61], [""], [str(number) for number in range(51)]):
+            for wrong in (["a,b"], ["a/b"], ["a" * 61], [""], [str(number) for number in range(51)]):
                 assert (await c.put(path(server_id), {"tags": wrong}, **new)).status == 400, wrong
             refused = await c.put(path(server_id, "a,b"), None, **new)
             assert refused.status == 400
             assert "field/attribute tag: 'a,b'" in refused.json()["badRequest"]["message"]
             assert (await c.put(path(server_id, "a" * 61), None, **new)).status == 400
+            repeated = await c.put(path(server_id), {"tags": ["b", "a", "b"]}, **new)
+            assert (repeated.status, repeated.json()) == (200, {"tags": ["a", "b"]})
             fifty = [str(number) for number in range(50)]
             assert (await c.put(path(server_id), {"tags": fifty}, **new)).status == 200
             assert (await c.put(path(server_id, "7"), None, **new)).status == 204
             assert (await c.put(path(server_id, "more"), None, **new)).status == 400
             assert (await c.put(path(server_id, "7"), None, as_="reader", **new)).status == 403
             assert (await c.put(path(server_id, "7"), None, as_="other", **new)).status == 404
-            async with c.db.transaction() as tx:
-                await tx.execute("UPDATE servers SET locked = TRUE WHERE id = $1", server_id)
-            assert (await c.put(path(server_id, "7"), None, **new)).status == 409
-            assert (await c.delete(path(server_id), **new)).status == 409
             server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "none", "tags": ["a"]}
             assert (await c.post("/servers", {"server": server}, version="2.51")).status == 400
 

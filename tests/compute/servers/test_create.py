@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.compute.servers.support import PUBLIC_KEY, count_resources, create_refusal, guest_on, make_flavor
+from tests.compute.servers.support import PUBLIC_KEY, act, count_resources, create_refusal, guest_on, make_flavor
 from tests.support import run
 from tests.support.cloud import DEMO, fault
 from tests.support.full_cloud import full_cloud
@@ -63,7 +63,7 @@ def test_create_sets_all_requested_fields_of_server_and_guest(database_url: str)
             assert shown["OS-EXT-SRV-ATTR:user_data"] == requested["user_data"]
             assert shown["OS-EXT-STS:power_state"] == 1
             assert shown["pinned_availability_zone"] == shown["OS-EXT-AZ:availability_zone"] == "nova"
-            assert shown["scheduler_hints"] == {"hue": "green"}
+            assert shown["scheduler_hints"] == {"hue": ["green"]}
             assert shown["image"]["id"] == c.image_id
             assert shown["image"]["properties"]["hw_rng_model"] == "virtio"
             assert shown["flavor"]["original_name"] == "m1.tiny"
@@ -125,6 +125,53 @@ def test_create_from_image_named_in_block_device_mapping(database_url: str) -> N
             assert shown["image"]["id"] == c.image_id
             status, message = await create_refusal(c, imageRef=UNKNOWN_ID, block_device_mapping_v2=[device])
             assert (status, "Block Device Mapping" in message) == (400, True)
+
+    run(scenario())
+
+
+def test_wrapped_user_data_reaches_the_guest(sqlite_url: str) -> None:
+    """The program `base64` wraps lines, and ends the last one."""
+
+    async def scenario() -> None:
+        script = b"#!/bin/sh\n" + b"echo a long line\n" * 20
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            for wrapped in (base64.encodebytes(script).decode(), f" {base64.b64encode(script).decode()}\r\n"):
+                made = await c.boot_active(user_data=wrapped)
+                shown = await c.show(made["id"])
+                assert shown["OS-EXT-SRV-ATTR:user_data"] == wrapped
+                assert guest_on(c, shown["OS-EXT-SRV-ATTR:host"], made["id"]).user_data == script
+                body = {"imageRef": c.image_id, "user_data": base64.encodebytes(b"again").decode()}
+                assert (await act(c, made["id"], "rebuild", body, version="2.57")).status == 202
+                await c.wait_until_settled(made["id"])
+                assert guest_on(c, shown["OS-EXT-SRV-ATTR:host"], made["id"]).user_data == b"again"
+
+    run(scenario())
+
+
+def test_progress_is_0_until_the_server_is_built(sqlite_url: str) -> None:
+    """Clients print each number in between into the output of `--wait`."""
+
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            server_id = (await c.boot())["id"]
+            seen = set()
+            while (shown := await c.show(server_id))["status"] == "BUILD":
+                seen.add(shown["progress"])
+            assert (seen, shown["status"], shown["progress"]) == ({0}, "ACTIVE", 100)
+            await c.delete(f"/servers/{server_id}")
+            deleting = await c.get(f"/servers/{server_id}")
+            assert deleting.status == 404 or deleting.json()["server"]["progress"] == 0
+
+    run(scenario())
+
+
+def test_hint_same_host_without_uuid_is_accepted(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            server = {"name": "s", "flavorRef": "1", "imageRef": c.image_id, "networks": "none"}
+            for hints, status in (({"same_host": "web-1"}, 202), ({"same_host": ["web-1"]}, 400)):
+                answer = await c.post("/servers", {"server": server, "os:scheduler_hints": hints}, version="2.96")
+                assert answer.status == status, answer.body
 
     run(scenario())
 

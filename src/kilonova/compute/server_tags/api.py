@@ -38,7 +38,7 @@ async def replace(ctx: Context, server_id: str) -> Response:
         await tags.clear(tx, server_id)
         await tags.add(tx, server_id, new_tags)
         await model.set_change_time(tx, server_id)
-    return Response({"tags": sorted(new_tags)})
+    return Response({"tags": sorted(set(new_tags))})
 
 
 @api.route("DELETE", TAGS, checks=[RULE + "delete_all"], query={}, status=204)
@@ -93,4 +93,4 @@ def _missing(server_id: str, tag: str) -> NotFound:
 
 
 async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule: str) -> Server:
-    return await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition="tags")
+    return await action_checks.find_in_state(ctx, tx, server_id, rule=RULE + rule, transition="tags")

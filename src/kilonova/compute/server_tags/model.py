@@ -9,7 +9,7 @@ from kilonova.store import Reader, Transaction
 
 MAX_TAGS = 50
 TAG_SCHEMA: Schema = {"type": "string", "minLength": 1, "maxLength": 60, "pattern": "^[^,/]*$"}
-TAGS_SCHEMA: Schema = {"type": "array", "items": TAG_SCHEMA, "maxItems": MAX_TAGS, "uniqueItems": True}
+TAGS_SCHEMA: Schema = {"type": "array", "items": TAG_SCHEMA, "maxItems": MAX_TAGS}
 
 
 async def of_server(reader: Reader, server_id: str) -> list[str]:

@@ -36,9 +36,15 @@ async def begin_action(
     return await dry_run.plan_response(ctx, model.target(server), [])
 
 
-async def find_ready(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Server:
-    """Find the server for an action on its host, and lock its row. Raises 404, 403 or 409, in this order."""
-    server = await find_unlocked(ctx, tx, server_id, rule=rule, transition=transition)
+async def find_ready(
+    ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str, even_locked: bool = False
+) -> Server:
+    """Find the server for an action on its host, and lock its row. Raises 404, 403 or 409, in this order.
+
+    `even_locked`: the action is allowed on a server that a user has locked.
+    """
+    find = find_in_state if even_locked else find_unlocked
+    server = await find(ctx, tx, server_id, rule=rule, transition=transition)
     if server.host is None:
         raise Conflict(f"Instance {server_id} is not ready: it has no host")
     return server
@@ -52,6 +58,13 @@ async def find_unlocked(
     check_unlocked(ctx, server)
     if transition is not None:
         await check_state(tx, server, states.TRANSITIONS[transition])
+    return server
+
+
+async def find_in_state(ctx: Context, tx: Transaction, server_id: str, *, rule: str, transition: str) -> Server:
+    """Find the server, which may be locked and may have no host, and lock its row."""
+    server = await model.find(ctx, tx, server_id, rule=rule, lock=True)
+    await check_state(tx, server, states.TRANSITIONS[transition])
     return server
 
 

@@ -31,22 +31,22 @@ _PATTERNS = {
     "display_name": "name",
     "description": "description",
     "display_description": "description",
+    "hostname": "hostname",
+    "key_name": "key_name",
+    "reservation_id": "reservation_id",
+    "root_device_name": "root_device_name",
 }
 _EQUAL = {
     "host": "host",
     "node": "hypervisor_hostname",
-    "hostname": "hostname",
     "uuid": "id",
     "image": "image_id",
     "image_ref": "image_id",
     "flavor": "flavor_id",
-    "reservation_id": "reservation_id",
     "user_id": "user_id",
-    "key_name": "key_name",
     "vm_state": "vm_state",
     "access_ip_v4": "access_ip_v4",
     "access_ip_v6": "access_ip_v6",
-    "root_device_name": "root_device_name",
 }
 # Every address of a server as a row, in each database's JSON functions.
 _ADDRESSES = {
@@ -244,10 +244,12 @@ def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
     return True
 
 
-async def _zone(ctx: Context, zone: str, conditions: Conditions) -> None:
+async def _zone(ctx: Context, pattern: str, conditions: Conditions) -> None:
+    matches, argument = _match("pinned_zone", "availability_zone", pattern)
     services = await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
-    hosts = [service.host for service, its_zone in services if its_zone == zone]
-    conditions.add("(host = ANY(?) OR (host IS NULL AND pinned_zone = ?))", hosts, zone)
+    names = {zone for zone in {zone for _, zone in services} if regular_expressions.matches(pattern, zone)}
+    hosts = [service.host for service, zone in services if zone in names]
+    conditions.add(f"(host = ANY(?) OR (host IS NULL AND {matches}))", hosts, argument)
 
 
 def _task(value: str, conditions: Conditions) -> None:

@@ -61,7 +61,7 @@ HINTS: Schema = {
     "type": "object",
     "properties": {
         "group": {"oneOf": [UUID, ONE_UUID]},
-        "same_host": UUIDS,
+        "same_host": {"oneOf": [STRING, {"type": "array", "items": UUID}]},
         "different_host": UUIDS,
         "query": {"type": ["string", "object"]},
         "target_cell": NAME,

@@ -23,6 +23,7 @@ LIST_OF_TEXT: Schema = {"type": "array", "items": TEXT}
 OBJECT: Schema = {"type": "object"}
 LINKS: Schema = {"type": "array", "items": {"type": "object"}}
 Document = dict[str, object]
+_MOVES = frozenset({"MIGRATING", "RESIZE"})
 _WITH_PROGRESS = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
 
 
@@ -134,9 +135,17 @@ def fault(shown: ShownServer, ctx: Context) -> object:
 
 
 def progress(shown: ShownServer, ctx: Context) -> object:
+    """The progress of a move in percent. For other work 0 until done: clients print each number in between."""
     if shown.status not in _WITH_PROGRESS:
         return OMIT
-    return shown.progress if shown.task_state else 0 if shown.status == "BUILD" else 100
+    if shown.task_state:
+        return shown.progress if shown.status in _MOVES else 0
+    return 0 if shown.status == "BUILD" else 100
+
+
+def hints(server: Server) -> dict[str, list[object]]:
+    """Every hint as a list, whether the request had a list or one value."""
+    return {name: value if isinstance(value, list) else [value] for name, value in server.scheduler_hints.items()}
 
 
 def _of(value: Callable[[Server], object], schema: Schema, policy: str | None = None) -> Field:
@@ -199,7 +208,7 @@ FIELDS = {
     "trusted_image_certificates": _column("trusted_certificates", {"type": ["array", "null"]}),
     "server_groups": attribute("server_groups", LIST_OF_TEXT),
     "pinned_availability_zone": _column("pinned_zone"),
-    "scheduler_hints": _column("scheduler_hints", OBJECT),
+    "scheduler_hints": _of(hints, OBJECT),
     "security_groups": Field(security_groups, {"type": "array"}, optional=True),
     "fault": Field(fault, OBJECT, optional=True),
 }

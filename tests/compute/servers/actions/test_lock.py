@@ -79,7 +79,6 @@ def test_locked_server_refuses_actions_of_members(database_url: str) -> None:
                 ("rebuild", {"imageRef": c.image_id}),
                 ("changePassword", {"adminPass": "x"}),
                 ("trigger_crash_dump", None),
-                ("createBackup", {"name": "b", "backup_type": "daily", "rotation": 1}),
                 ("forceDelete", None),
                 ("restore", None),
             ):
@@ -89,6 +88,27 @@ def test_locked_server_refuses_actions_of_members(database_url: str) -> None:
             assert await c.db.fetch_value("SELECT COUNT(*) FROM operations") == before
             assert (await act(c, server_id, "pause", as_="admin")).status == 202
             assert (await c.wait_until_settled(server_id))["status"] == "PAUSED"
+
+    run(scenario())
+
+
+def test_locked_server_is_copied_and_tagged(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            server_id = (await c.boot_active(networks="none"))["id"]
+            await lock(c, server_id)
+            for action, body in (
+                ("createImage", {"name": "image"}),
+                ("createBackup", {"name": "backup", "backup_type": "daily", "rotation": 1}),
+            ):
+                assert (await act(c, server_id, action, body, version="2.90")).status == 202, action
+                await c.wait_until_settled(server_id)
+            tags = f"/servers/{server_id}/tags"
+            assert (await c.put(tags, {"tags": ["a", "b"]}, version="2.90")).status == 200
+            assert (await c.put(f"{tags}/c", None, version="2.90")).status == 201
+            assert (await c.delete(f"{tags}/a", version="2.90")).status == 204
+            assert (await c.get(tags, version="2.90")).json() == {"tags": ["b", "c"]}
+            assert (await c.delete(tags, version="2.90")).status == 204
 
     run(scenario())
 

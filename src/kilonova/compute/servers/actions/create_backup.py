@@ -39,7 +39,9 @@ async def create_backup(ctx: Context, server_id: str) -> Response:
         name=requested["name"], metadata={**kept, **marks}, type=requested["backup_type"], rotation=rotation
     )
     async with ctx.db.transaction() as tx:
-        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="createBackup")
+        server = await action_checks.find_ready(
+            ctx, tx, server_id, rule=RULE, transition="createBackup", even_locked=True
+        )
         if server.is_volume_backed:
             raise BadRequest("Backup is not supported for volume-backed instances.")
         operation_id = await action_checks.begin_operation(ctx, tx, server, CreateBackup, params)

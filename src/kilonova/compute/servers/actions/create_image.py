@@ -38,7 +38,9 @@ async def create_image(ctx: Context, server_id: str) -> Response:
     if not ctx.has_behaviour(UNLIMITED):
         await create.check_metadata(ctx, params.metadata)
     async with ctx.db.transaction() as tx:
-        server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="createImage")
+        server = await action_checks.find_ready(
+            ctx, tx, server_id, rule=RULE, transition="createImage", even_locked=True
+        )
         volume_backed = server.is_volume_backed
         if volume_backed:
             ctx.authorize(OF_VOLUMES, model.target(server))
