@@ -14,7 +14,7 @@ from kilonova.certificates import ServerCertificate
 from kilonova.config import Agent
 from kilonova.http.client import Remote, Unreachable
 from kilonova.http.server import Server, listen, socket_url
-from kilonova.process import CannotStart
+from kilonova.startup_checks import CannotStart
 from tests.support import run
 from tests.support.certificates import Authority
 

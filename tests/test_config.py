@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kilonova.config import FORMER_NAMES, REMOVED, Config, ConfigError, load, new_name
+from kilonova.config import Config, load
+from kilonova.config_names import FORMER_NAMES, REMOVED, ConfigError, new_name
 
 BY_NAME = [(section, old, *new_name(section, old)) for section, old in FORMER_NAMES]
 VALUES: dict[type, tuple[str, object]] = {

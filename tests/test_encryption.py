@@ -9,7 +9,7 @@ import pytest
 from kilonova.agent_process import check as check_agent
 from kilonova.config import Config, load
 from kilonova.encryption import is_loopback, problems_of_agent, problems_of_cloud
-from kilonova.process import CannotStart, Roles, check
+from kilonova.startup_checks import CannotStart, Roles, check
 
 
 def problems(*, worker: bool = True, **flags: Any) -> list[str]:

@@ -11,7 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kilonova.encryption import problems_of_agent
-from kilonova.process import DRIVERS, BackgroundTasks, CannotStart
+from kilonova.process import BackgroundTasks
+from kilonova.startup_checks import DRIVERS, CannotStart
 
 if TYPE_CHECKING:
     import ssl

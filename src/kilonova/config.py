@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from kilonova.config_names import ConfigError, drop_removed, new_name, use_new_names
 from kilonova.scheduler.config import SchedulerConfig
-
-log = logging.getLogger(__name__)
-
-
-class ConfigError(Exception):
-    pass
 
 
 class Log(msgspec.Struct, forbid_unknown_fields=True):
@@ -394,14 +388,14 @@ def load(
     file: Path | None = None, environ: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
 ) -> Config:
     """`flags` are dotted keys (`sim.hosts`). A flag with the value None was not given."""
-    values: dict[str, Any] = _use_new_names(_read(file)) if file else {}
+    values: dict[str, Any] = use_new_names(_read(file)) if file else {}
     for name, text in environ.items():
         if name.startswith("KILONOVA_") and name not in _NOT_CONFIG:
             _put(values, name.removeprefix("KILONOVA_").lower().split("__"), text)
     for dotted, value in (flags or {}).items():
         if value is not None:
             _put(values, dotted.split("."), value)
-    _drop_removed(values)
+    drop_removed(values)
     try:
         return msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -422,38 +416,6 @@ _LISTS = frozenset(
         "trusted_proxies",
     }
 )
-# Settings that had another name in a released version, in the same section unless the new name has one. The former name
-# still works.
-FORMER_NAMES = {
-    ("operations", "sweep_seconds"): "poll_seconds",
-    ("operations", "boot_hosts"): "max_build_attempts",
-    ("operations", "host_seconds"): "host_timeout_seconds",
-    ("compute", "live_migration_seconds"): "live_migration_seconds_per_gib",
-    ("compute", "reimage_seconds"): "reimage_seconds_per_gib",
-    ("compute", "shutdown_seconds"): "shutdown_timeout_seconds",
-    ("volume", "copies"): "concurrent_copies",
-    ("volume", "message_days"): "retention.message_days",
-    ("agent", "instances"): "instances_path",
-    ("libvirt", "machine"): "machine_type",
-    ("libvirt", "cpu_ratio"): "cpu_allocation_ratio",
-    ("libvirt", "memory_ratio"): "ram_allocation_ratio",
-    ("libvirt", "disk_ratio"): "disk_allocation_ratio",
-    ("scheduler", "foresight"): "proposal_seconds",
-    ("scheduler", "overlap"): "change_overlap_seconds",
-    ("scheduler", "refresh_every"): "refresh_seconds",
-    ("scheduler", "liveness_every"): "liveness_seconds",
-    ("scheduler", "reload_every"): "reload_seconds",
-    ("scheduler", "shown_hosts"): "max_listed_hosts",
-    ("bridges", "outside"): "external_interface",
-    ("bridges", "closed"): "blocked_addresses",
-    ("console", "novnc"): "novnc_path",
-}
-# Settings that a released version had. They are ignored, with a note, so that their files need no change at once.
-REMOVED = {
-    ("agent", "disk_secret"): "the control plane gives hosts a ticket for each move",
-    ("libvirt", "vnc_listen"): "displays listen on no network",
-    ("libvirt", "vnc_address"): "displays listen on no network",
-}
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})
 
 
@@ -466,36 +428,6 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"Configuration file {file}: {error.strerror}") from None
     except ValueError as error:  # no TOML, or not even text
         raise ConfigError(f"Configuration file {file}: {error}") from None
-
-
-def new_name(section: str, name: str) -> tuple[str, str]:
-    """The present section and name of a setting."""
-    before, _, new = FORMER_NAMES.get((section, name), name).rpartition(".")
-    return before or section, new
-
-
-def _use_new_names(values: dict[str, Any]) -> dict[str, Any]:
-    for section, old in FORMER_NAMES:
-        settings = values.get(section)
-        if isinstance(settings, dict) and old in settings:
-            place, new = new_name(section, old)
-            renamed = values.setdefault(place, {})
-            if not isinstance(renamed, dict):
-                raise ConfigError(f"Configuration: {place} is a section, not a value")
-            if new in renamed:
-                raise ConfigError(
-                    f"Configuration: {section}.{old} is the former name of {place}.{new}; set one of them"
-                )
-            renamed[new] = settings.pop(old)
-    return values
-
-
-def _drop_removed(values: dict[str, Any]) -> None:
-    for (section, name), reason in REMOVED.items():
-        settings = values.get(section)
-        if isinstance(settings, dict) and name in settings:
-            del settings[name]
-            log.warning("the setting %s.%s is ignored and can be deleted: %s", section, name, reason)
 
 
 def _put(values: dict[str, Any], path: list[str], value: Any) -> None:

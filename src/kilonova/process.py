@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kilonova import datadir, store
 from kilonova.clock_sync import ClockSync
 from kilonova.injected_delays import Delays
 from kilonova.reload import Reloads
 from kilonova.services import Services
+from kilonova.startup_checks import CannotStart, Roles, check, unencrypted
 from kilonova.store.url import dialect_of
 
 if TYPE_CHECKING:
     from kilonova.api_servers import ApiServers
-    from kilonova.config import Api as ApiSettings
     from kilonova.config import Config
     from kilonova.hosts.fence import FencedHosts
     from kilonova.hosts.heartbeat import ServedHosts
@@ -41,11 +40,6 @@ log = logging.getLogger(__name__)
 # How long a worker waits for running steps when the process stops; it waits twice at most.
 STEP_GRACE_SECONDS = 1.0
 WARM_UP_DELAY_SECONDS = 0.25
-DRIVERS = ("sim", "libvirt")
-
-
-class CannotStart(Exception):
-    """The process cannot start or continue. The text is for the operator."""
 
 
 class BackgroundTasks:
@@ -78,17 +72,6 @@ class BackgroundTasks:
         waiting.cancel()
         if self._failure.done():
             raise CannotStart(f"a part of the {self._owner} has failed: {self._failure.result()}; see the log")
-
-
-class Roles(NamedTuple):
-    """The roles of a process: answer requests, execute operations, or both."""
-
-    api: bool = True
-    worker: bool = True
-
-    @property
-    def whole(self) -> bool:
-        return self.api and self.worker
 
 
 @asynccontextmanager
@@ -135,7 +118,7 @@ class Process:
     async def start(self, stack: AsyncExitStack) -> None:
         began = time.perf_counter()
         check(self.config, self.roles)
-        for problem in _unencrypted(self.config, self.roles):
+        for problem in unencrypted(self.config, self.roles):
             log.warning("insecure: %s", problem)
         self._open_audit_log(stack)
         if self.roles.api:
@@ -495,69 +478,6 @@ class Process:
         if self.roles.whole and self.servers is not None:
             # A script that waits for the file must not find the one of an earlier process.
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
-
-
-def check(config: Config, roles: Roles) -> None:
-    """Check settings that this release does not support. Raises CannotStart."""
-    from kilonova.http.origin import parse_proxies
-
-    if config.driver not in DRIVERS:
-        raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
-    if config.driver == "libvirt" and roles.worker and not roles.whole:
-        raise CannotStart("a worker runs no real guests itself: run `kilonova agent --driver libvirt` on each host")
-    if config.driver == "libvirt" and roles.whole:
-        from kilonova.hosts.drivers.libvirt.preflight import missing
-
-        if problems := missing(config):
-            raise CannotStart("\n".join(problems))
-    if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):
-        raise CannotStart(
-            "separate API and worker processes need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
-        )
-    if (config.data_dir / datadir.RESTORING).exists():
-        raise CannotStart(f"a restore into {config.data_dir} is not finished: run `kilonova restore --force` again")
-    if not 0 <= config.port <= 65535:
-        raise CannotStart(f"port: {config.port} is not between 0 and 65535")
-    if not 0 <= (config.placement.port or 0) <= 65535:
-        raise CannotStart(f"placement.port: {config.placement.port} is not between 0 and 65535")
-    if not 0 <= config.delays.milliseconds < math.inf:
-        raise CannotStart(f"delays.milliseconds: {config.delays.milliseconds} is not a number of milliseconds")
-    if config.sim.hosts < 0:
-        raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
-    if config.tls_key and not config.tls_cert:
-        raise CannotStart("tls_key is set without tls_cert; set both")
-    if config.tls and config.tls_cert:
-        raise CannotStart("tls creates a certificate of its own, and tls_cert is another one; set one of them")
-    try:
-        parse_proxies(tuple(config.trusted_proxies))
-    except ValueError as error:
-        raise CannotStart(f"trusted_proxies: {error}") from None
-    check_api(config.api)
-    for name, value in (
-        ("identity.auth_url", config.identity.auth_url),
-        ("image.url", config.image.url),
-        ("network.url", config.network.url),
-    ):
-        if value:
-            raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
-    if not config.insecure and (problems := _unencrypted(config, roles)):
-        raise CannotStart("\n".join(problems))
-
-
-def _unencrypted(config: Config, roles: Roles) -> list[str]:
-    from kilonova.encryption import problems_of_cloud
-
-    has_guests = config.driver == "libvirt" and roles.whole
-    return problems_of_cloud(config, api=roles.api, worker=roles.worker, host=has_guests)
-
-
-def check_api(api: ApiSettings) -> None:
-    for name in (
-        *("max_connections", "max_connections_per_address"),
-        *("requests_per_second_per_user", "requests_per_second_per_address"),
-    ):
-        if not 0 <= getattr(api, name) < math.inf:
-            raise CannotStart(f"api.{name}: {getattr(api, name)} is not a number from 0 on")
 
 
 def _apis() -> list[Api]:

@@ -10,7 +10,8 @@ import pytest
 from tests.support import run
 
 from kilonova import config, datadir
-from kilonova.process import Process, Roles, running
+from kilonova.process import Process, running
+from kilonova.startup_checks import Roles
 
 
 @pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)

@@ -14,8 +14,8 @@ from kilonova.image import build as build_image
 from kilonova.network import build as build_network
 from kilonova.placement.build import build as build_placement
 from kilonova.policy import Policy
-from kilonova.process import CannotStart, Roles, check
 from kilonova.services import Services
+from kilonova.startup_checks import CannotStart, Roles, check
 from tests.fuzz.raw import Reply, assert_fault
 from tests.support import run
 from tests.support.addresses import caller_at

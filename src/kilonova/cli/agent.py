@@ -36,7 +36,7 @@ def serve(config: Config) -> None:
     from kilonova import datadir
     from kilonova.agent_process import check
     from kilonova.cli.serve import print_notes, start_log
-    from kilonova.process import CannotStart
+    from kilonova.startup_checks import CannotStart
 
     directory = config.data_dir
     try:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from kilonova.config import Config, ConfigError
+from kilonova.config import Config
+from kilonova.config_names import ConfigError
 
 Command = Callable[..., object]
 

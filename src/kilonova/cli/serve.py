@@ -21,7 +21,8 @@ from kilonova.cli.options import Failure, InUse, one_reason_per_line
 
 if TYPE_CHECKING:
     from kilonova.config import Config
-    from kilonova.process import Process, Roles
+    from kilonova.process import Process
+    from kilonova.startup_checks import Roles
 
 log = logging.getLogger(__name__)
 STOP_TIMEOUT_SECONDS = 4.5
@@ -34,7 +35,7 @@ def serve(config: Config, roles: Roles) -> None:
     import uvloop
 
     from kilonova.http.server import CannotListen, listen
-    from kilonova.process import CannotStart, check
+    from kilonova.startup_checks import CannotStart, check
 
     directory = config.data_dir
     try:

@@ -39,6 +39,6 @@ def worker(file: Path | None, **flags: object) -> None:
 
 def _serve(file: Path | None, flags: dict[str, object], *, api: bool, worker: bool) -> None:
     from kilonova.cli.serve import serve
-    from kilonova.process import Roles
+    from kilonova.startup_checks import Roles
 
     serve(options.load(file, **flags), Roles(api=api, worker=worker))

@@ -7,7 +7,6 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -31,6 +30,7 @@ from kilonova.http.errors import (
     UnsupportedMediaType,
 )
 from kilonova.http.json_body import MAX_VALUES, check_text, parse_json
+from kilonova.http.media_types import HTML, JSON, JSON_TYPES, accepts_media_type, error_page
 from kilonova.http.origin import Origin, request_origin
 from kilonova.http.rate_limits import RateLimits
 from kilonova.http.schema import prune_for_v2
@@ -47,8 +47,6 @@ Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Encoded = tuple[list[tuple[bytes, bytes]], bytes]
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PROJECT_ID = re.compile(r"[0-9a-f-]+")
-JSON, HTML = "application/json", "text/html"
-_JSON_TYPES = (JSON, "application/vnd.openstack.compute+json")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MAX_TEXT_LENGTH = 1000
 _MAX_QUERY_FIELDS = 1000
@@ -337,7 +335,7 @@ class _Request:
             if self.headers.get("content-length", "0") != "0":
                 raise BadRequest("content-type header required when content-length > 0")
         kind = given and given.partition(";")[0].strip().lower()
-        if kind not in ((JSON,) if api.strict else _JSON_TYPES):
+        if kind not in ((JSON,) if api.strict else JSON_TYPES):
             raise UnsupportedMediaType(api.messages.unsupported_media_type(kind and kind[:80]))
 
     def error_response(self, error: HttpError) -> Response:
@@ -346,7 +344,7 @@ class _Request:
         if self.api is not None and self.api.versioned_errors is not None and self.ctx is not None:
             accept = self.headers.get("accept")
             if not accepts_media_type(accept, JSON):
-                return _error_page(error, HTML if accepts_media_type(accept, HTML) else "text/plain")
+                return error_page(error, HTML if accepts_media_type(accept, HTML) else "text/plain")
             return Response(self.api.versioned_errors(error, self.ctx), error.status, error.headers)
         write = self.api.errors if self.api is not None else _plain_fault
         return Response(write(error, self.request_id), error.status, error.headers)
@@ -379,22 +377,6 @@ async def _refuse_websocket(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close"})
-
-
-def accepts_media_type(accept: str | None, kind: str) -> bool:
-    """Whether an Accept header accepts a media type; without the header all are accepted."""
-    if not accept:
-        return True
-    family = kind.partition("/")[0]
-    return any(entry.partition(";")[0].strip().lower() in (kind, f"{family}/*", "*/*") for entry in accept.split(","))
-
-
-def _error_page(error: HttpError, kind: str) -> Response:
-    """An error for a client that does not accept JSON."""
-    text = f"{error.status} {error.title}\n\n{error.message}\n"
-    if kind == HTML:
-        text = f"<html><title>{error.status} {error.title}</title><body><p>{escape(error.message)}</p></body></html>"
-    return Response(text.encode(), error.status, {**error.headers, "Content-Type": f"{kind}; charset=UTF-8"})
 
 
 def _plain_fault(error: HttpError, request_id: str) -> object:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.config import ConfigError, load
+from kilonova.config import load
+from kilonova.config_names import ConfigError
 
 FORCE = "KILONOVA_LIBVIRT__FORCE_COMPLETE"
 

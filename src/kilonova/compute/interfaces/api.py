@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from kilonova.compute.api import api
@@ -68,12 +70,14 @@ async def create(ctx: Context, server_id: str) -> Response:
     """Attach an interface to a server."""
     requested = msgspec.convert(ctx.body.get("interfaceAttachment", {}), RequestedAttachment)
     checks.check_body(requested)
-    ready = {"rule": RULE + "create", "transition": "attach_interface"}
+    find_ready = partial(
+        action_checks.find_ready, server_id=server_id, rule=RULE + "create", transition="attach_interface"
+    )
     async with ctx.db.transaction() as tx:
-        server = await action_checks.find_ready(ctx, tx, server_id, **ready)
+        server = await find_ready(ctx, tx)
     wanted = await checks.resolve_request(ctx, requested, server.project_id)
     async with ctx.db.transaction() as tx:
-        server = await action_checks.find_ready(ctx, tx, server_id, **ready)
+        server = await find_ready(ctx, tx)
         checks.check_new(server, wanted)
         params = AttachInterfaceParams(wanted)
         operation_id = await action_checks.begin_operation(ctx, tx, server, AttachInterface, params)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import orjson
 
 from kilonova.http import Context, Field, Response, View, multi
-from kilonova.http.app import JSON
+from kilonova.http.media_types import JSON
 from kilonova.http.schema import Schema
 from kilonova.placement.api import api, with_last_modified
 from kilonova.placement.candidates import query

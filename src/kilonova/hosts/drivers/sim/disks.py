@@ -1,4 +1,4 @@
-"""Volume content as seen by simulated hosts: files at the paths that the volume service gives."""
+"""Volumes of simulated guests: their content is in files at the paths that the volume service gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.messages import Disk
+from kilonova.hosts.messages import Disk, Guest
 
 BLOCK_BYTES = 1 << 20
 
@@ -62,3 +62,18 @@ def _extents(fd: int) -> Iterator[tuple[int, int]]:
             return
         end = os.lseek(fd, start, os.SEEK_HOLE)
         yield start, end
+
+
+def has_volume(guest: Guest, volume_id: str) -> bool:
+    return any(disk.volume_id == volume_id for disk in guest.disks)
+
+
+def without_volume(guest: Guest, volume_id: str) -> list[Disk]:
+    return [disk for disk in guest.disks if disk.volume_id != volume_id]
+
+
+def has_only_volumes(guest: Guest) -> bool:
+    """Return whether the guest boots from a volume and has no local disks."""
+    boots = guest.image is None and any(disk.boot_index == 0 for disk in guest.disks)
+    local = guest.flavor.ephemeral_gb or guest.flavor.swap_mb if guest.local_disks is None else guest.local_disks
+    return boots and not local

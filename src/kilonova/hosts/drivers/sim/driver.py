@@ -23,8 +23,9 @@ from kilonova.hosts.drivers.base import (
     NoSuchSlot,
     NotRunning,
 )
-from kilonova.hosts.drivers.sim.disks import copy_volume
-from kilonova.hosts.drivers.sim.facts import ARCH, HYPERVISOR_TYPE, Hardware, host_facts
+from kilonova.hosts.drivers.sim import guest_info
+from kilonova.hosts.drivers.sim.disks import copy_volume, has_only_volumes, has_volume, without_volume
+from kilonova.hosts.drivers.sim.facts import Hardware, connector, host_facts, shared_disk_stores
 from kilonova.hosts.drivers.sim.migration import Migration
 from kilonova.hosts.drivers.sim.rules import Rule, Rules, Step
 from kilonova.hosts.drivers.sim.store import SimStore
@@ -44,8 +45,7 @@ from kilonova.hosts.messages import (
 
 _HANG_POLL_SECONDS = 0.1
 # Key of the disk id in the JSON data of a simulated snapshot. Longer data is not a simulated snapshot.
-_SNAPSHOT_MARK = "kilonova-sim disk"
-_MAX_SNAPSHOT_BYTES = 4096
+_SNAPSHOT_MARK, _MAX_SNAPSHOT_BYTES = "kilonova-sim disk", 4096
 
 
 class SimDriver:
@@ -274,7 +274,7 @@ class SimDriver:
     async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
         await self._simulate("attach_disk")
         guest = self._spec(guest_id)
-        if not _has_volume(guest, disk.volume_id):
+        if not has_volume(guest, disk.volume_id):
             changed = structs.replace(guest, disks=[*guest.disks, disk])
             if self._guest(guest_id).power == "running":
                 self._check_writers(changed)
@@ -286,38 +286,31 @@ class SimDriver:
         guest = self._store.spec(self._host, guest_id)
         if guest is None:
             return None
-        self._store.set_spec(self._host, structs.replace(guest, disks=_without_volume(guest, volume_id)))
+        self._store.set_spec(self._host, structs.replace(guest, disks=without_volume(guest, volume_id)))
         return self._guest(guest_id)
 
     async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState:
         await self._simulate("swap_disk")
         guest = self._spec(guest_id)
         old = next((current for current in guest.disks if current.volume_id == volume_id), None)
-        if old is None and not _has_volume(guest, disk.volume_id):
+        if old is None and not has_volume(guest, disk.volume_id):
             raise MissingDisk(guest_id, volume_id)
         if old is not None:
             self._check_writers(structs.replace(guest, disks=[disk]))
             await copy_volume(old, disk)
             guest = self._spec(guest_id)
-            self._store.set_spec(self._host, structs.replace(guest, disks=[*_without_volume(guest, volume_id), disk]))
+            self._store.set_spec(self._host, structs.replace(guest, disks=[*without_volume(guest, volume_id), disk]))
         return self._guest(guest_id)
 
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
         await self._simulate("grow_disk")
-        if not _has_volume(self._spec(guest_id), volume_id):
+        if not has_volume(self._spec(guest_id), volume_id):
             raise MissingDisk(guest_id, volume_id)
         return self._guest(guest_id)
 
     async def get_connector(self) -> dict[str, Any]:
         await self._simulate("look_connector")
-        return {
-            "host": self._host,
-            "ip": "127.0.0.1",
-            "initiator": f"iqn.2026-01.dev.kilonova:{self._host}",
-            "platform": ARCH,
-            "os_type": "linux",
-            "multipath": False,
-        }
+        return connector(self._host)
 
     async def get_migration(self, guest_id: str) -> MigrationState | None:
         await self._simulate("look_migration")
@@ -326,13 +319,7 @@ class SimDriver:
 
     async def get_console_log(self, guest_id: str, lines: int | None) -> bytes:
         await self._simulate("look_console")
-        guest = self._guest(guest_id)
-        written = []
-        for boot in range(1, guest.boots + 1):
-            written += [f"boot {boot} of {guest_id}", f"processors: {guest.vcpus}", f"memory: {guest.ram_mb} MiB", ""]
-        return "".join(
-            f"{line}\n" for line in (written if lines is None else written[-lines:] if lines else [])
-        ).encode()
+        return guest_info.console_log(self._guest(guest_id), lines)
 
     async def check_display(self, guest_id: str, kind: str) -> NoReturn:
         await self._simulate("look_display")
@@ -345,21 +332,7 @@ class SimDriver:
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         await self._simulate("look_diagnostics")
         guest = self._running_guest(guest_id)
-        return {
-            "state": guest.power,
-            "driver": "libvirt",
-            "hypervisor": HYPERVISOR_TYPE,
-            "hypervisor_os": "linux",
-            "uptime": None,
-            "config_drive": self._spec(guest_id).config_drive,
-            "num_cpus": guest.vcpus,
-            "num_nics": 0,
-            "num_disks": 0,
-            "cpu_details": [],
-            "nic_details": [],
-            "disk_details": [],
-            "memory_details": {"maximum": guest.ram_mb, "used": None},
-        }
+        return guest_info.diagnostics(guest, self._spec(guest_id))
 
     async def apply_network(self, plan: NetworkPlan) -> None:
         """Do nothing: simulated guests have no networks."""
@@ -471,12 +444,12 @@ class SimDriver:
         return self._images
 
     def _shares_storage(self, other: str) -> bool:
-        here, there = (_shared_disk_stores(self._peers.get(host)) for host in (self._host, other))
+        here, there = (shared_disk_stores(self._peers.get(host)) for host in (self._host, other))
         return not here.isdisjoint(there)
 
     def _moves_disks(self, guest: Guest, other: str, block: bool | None) -> bool:
         """Return whether a migration between both hosts copies the disks. Refuses an impossible `block`."""
-        if _has_only_volumes(guest):
+        if has_only_volumes(guest):
             return False
         shared = self._shares_storage(other)
         if block is False and not shared:
@@ -525,24 +498,3 @@ class SimDriver:
                     await asyncio.sleep(_HANG_POLL_SECONDS)
             case _:
                 raise DriverError(message)
-
-
-def _has_volume(guest: Guest, volume_id: str) -> bool:
-    return any(disk.volume_id == volume_id for disk in guest.disks)
-
-
-def _without_volume(guest: Guest, volume_id: str) -> list[Disk]:
-    return [disk for disk in guest.disks if disk.volume_id != volume_id]
-
-
-def _has_only_volumes(guest: Guest) -> bool:
-    """Return whether the guest boots from a volume and has no local disks."""
-    boots = guest.image is None and any(disk.boot_index == 0 for disk in guest.disks)
-    local = guest.flavor.ephemeral_gb or guest.flavor.swap_mb if guest.local_disks is None else guest.local_disks
-    return boots and not local
-
-
-def _shared_disk_stores(hardware: Hardware | None) -> set[str]:
-    """Return the names of the host's sharing providers of DISK_GB."""
-    sharing = hardware.sharing if hardware is not None else ()
-    return {provider.name for provider in sharing if "DISK_GB" in provider.inventory}

@@ -87,3 +87,21 @@ def _cpu_info(size: Size, shape: Shape) -> dict[str, Any]:
     model = {"model": "Nehalem", "vendor": "Intel", "features": ["sse4.2", "vmx"]} if shape.arch == ARCH else {}
     topology = {"cells": cells, "sockets": 1, "cores": cores, "threads": 1}
     return {"arch": shape.arch, **model, "topology": topology, **shape.cpu_info}
+
+
+def connector(host: str) -> dict[str, Any]:
+    """The host's connector properties for the volume service."""
+    return {
+        "host": host,
+        "ip": "127.0.0.1",
+        "initiator": f"iqn.2026-01.dev.kilonova:{host}",
+        "platform": ARCH,
+        "os_type": "linux",
+        "multipath": False,
+    }
+
+
+def shared_disk_stores(hardware: Hardware | None) -> set[str]:
+    """Return the names of the host's sharing providers of DISK_GB."""
+    sharing = hardware.sharing if hardware is not None else ()
+    return {provider.name for provider in sharing if "DISK_GB" in provider.inventory}

@@ -1,0 +1,91 @@
+"""Checks the settings of a control-plane process before it starts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from kilonova import datadir
+
+if TYPE_CHECKING:
+    from kilonova.config import Api, Config
+
+DRIVERS = ("sim", "libvirt")
+
+
+class CannotStart(Exception):
+    """The process cannot start or continue. The text is for the operator."""
+
+
+class Roles(NamedTuple):
+    """The roles of a process: answer requests, execute operations, or both."""
+
+    api: bool = True
+    worker: bool = True
+
+    @property
+    def whole(self) -> bool:
+        return self.api and self.worker
+
+
+def check(config: Config, roles: Roles) -> None:
+    """Check settings that this release does not support. Raises CannotStart."""
+    from kilonova.http.origin import parse_proxies
+
+    if config.driver not in DRIVERS:
+        raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
+    if config.driver == "libvirt" and roles.worker and not roles.whole:
+        raise CannotStart("a worker runs no real guests itself: run `kilonova agent --driver libvirt` on each host")
+    if config.driver == "libvirt" and roles.whole:
+        from kilonova.hosts.drivers.libvirt.preflight import missing
+
+        if problems := missing(config):
+            raise CannotStart("\n".join(problems))
+    if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):
+        raise CannotStart(
+            "separate API and worker processes need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
+        )
+    if (config.data_dir / datadir.RESTORING).exists():
+        raise CannotStart(f"a restore into {config.data_dir} is not finished: run `kilonova restore --force` again")
+    if not 0 <= config.port <= 65535:
+        raise CannotStart(f"port: {config.port} is not between 0 and 65535")
+    if not 0 <= (config.placement.port or 0) <= 65535:
+        raise CannotStart(f"placement.port: {config.placement.port} is not between 0 and 65535")
+    if not 0 <= config.delays.milliseconds < math.inf:
+        raise CannotStart(f"delays.milliseconds: {config.delays.milliseconds} is not a number of milliseconds")
+    if config.sim.hosts < 0:
+        raise CannotStart(f"sim.hosts: {config.sim.hosts} is less than 0")
+    if config.tls_key and not config.tls_cert:
+        raise CannotStart("tls_key is set without tls_cert; set both")
+    if config.tls and config.tls_cert:
+        raise CannotStart("tls creates a certificate of its own, and tls_cert is another one; set one of them")
+    try:
+        parse_proxies(tuple(config.trusted_proxies))
+    except ValueError as error:
+        raise CannotStart(f"trusted_proxies: {error}") from None
+    _check_api(config.api)
+    for name, value in (
+        ("identity.auth_url", config.identity.auth_url),
+        ("image.url", config.image.url),
+        ("network.url", config.network.url),
+    ):
+        if value:
+            raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
+    if not config.insecure and (problems := unencrypted(config, roles)):
+        raise CannotStart("\n".join(problems))
+
+
+def unencrypted(config: Config, roles: Roles) -> list[str]:
+    from kilonova.encryption import problems_of_cloud
+
+    has_guests = config.driver == "libvirt" and roles.whole
+    return problems_of_cloud(config, api=roles.api, worker=roles.worker, host=has_guests)
+
+
+def _check_api(api: Api) -> None:
+    for name in (
+        *("max_connections", "max_connections_per_address"),
+        *("requests_per_second_per_user", "requests_per_second_per_address"),
+    ):
+        if not 0 <= getattr(api, name) < math.inf:
+            raise CannotStart(f"api.{name}: {getattr(api, name)} is not a number from 0 on")
