@@ -68,6 +68,7 @@ NOT_CALLED = {
     **dict.fromkeys(("create_router:distributed", "create_router:ha"), "only the defaults are accepted"),
     **dict.fromkeys(("get_router:distributed", "get_router:ha"), "these attributes are not shown"),
     "get_port:resource_request": "ports request no resources",
+    "get_agent": "there are no agents to hide",
 }
 ROUTE_OF_VERB = {"create": "POST /v2.0/{}s", "update": "PUT /v2.0/{}s/{{{}_id}}"}
 
