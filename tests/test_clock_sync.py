@@ -57,14 +57,14 @@ def test_leases_survive_a_step(database_url: str, monkeypatch: pytest.MonkeyPatc
     async def scenario() -> None:
         async with opened(database_url) as db, timed(db) as sync:
             await put_operation(db, "work", **UNFINISHED | {"run_at": clock.now()})
-            (leased,) = await operations.lease(db, "one", 0.5, ["boot"], 5)
+            (leased,), _ = await operations.lease(db, "one", 0.5, ["boot"], 5)
             step_machine_clock(monkeypatch, step)
             await follow(sync)
-            assert await operations.lease(db, "two", 0.5, ["boot"], 5) == []
+            assert await operations.lease(db, "two", 0.5, ["boot"], 5) == ([], 0)
             assert await operations.renew(db, "one", 0.5, [leased.id]) == {"work": False}
             # The owner dies: the lease expires nevertheless.
             async with asyncio.timeout(30):
-                while not (taken := await operations.lease(db, "two", 0.5, ["boot"], 5)):
+                while not (taken := (await operations.lease(db, "two", 0.5, ["boot"], 5))[0]):
                     await asyncio.sleep(0.05)
             assert [row.id for row in taken] == ["work"]
 

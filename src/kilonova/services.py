@@ -37,7 +37,6 @@ class Services:
     config: Config
     # The first path segments of the APIs served here.
     mounts: frozenset[str]
-    rate_limits: RateLimits
     db: Database
     policy: Policy
     tokens: TokenValidator
@@ -63,7 +62,8 @@ class Services:
         self.probes: dict[str, asyncio.Task[bool]] = {}
         # Guests that belong to no server, by host, from the reports that this process received.
         self.unknown_guests: dict[str, frozenset[str]] = {}
-        # Created by the first login.
+        # Created by the first request and the first login.
+        self.rate_limits: RateLimits | None = None
         self.login_brake: LoginBrake | None = None
         # Limits concurrent copies of volumes. Created by the first copy.
         self.copy_slots: asyncio.Semaphore | None = None

@@ -65,7 +65,9 @@ def upload(client: Client, size: int) -> int:
 
 def test_full_disk_gives_clear_errors_and_recovers(tmp_path: Path, disk: Disk) -> None:
     log = tmp_path / "log"
-    with CloudProcess(disk.path / "data", environ={"KILONOVA_LOG__FILE": str(log)}) as cloud:
+    with CloudProcess(
+        disk.path / "data", environ={"KILONOVA_LOG__FILE": str(log), "KILONOVA_RESERVED_DISK_GB": "0"}
+    ) as cloud:
         client = cloud.client()
         first = client.boot("first")
         client.wait(first, status="ACTIVE")
@@ -93,7 +95,7 @@ def test_full_disk_gives_clear_errors_and_recovers(tmp_path: Path, disk: Disk) -
 
 
 def test_image_that_does_not_fit_leaves_no_file(tmp_path: Path, disk: Disk) -> None:
-    with CloudProcess(disk.path / "data") as cloud:
+    with CloudProcess(disk.path / "data", environ={"KILONOVA_RESERVED_DISK_GB": "0"}) as cloud:
         client = cloud.client()
         disk.fill(leave_bytes=4 * MEBIBYTE)
         assert upload(client, 8 * MEBIBYTE) in (413, 503)

@@ -300,6 +300,9 @@ REFUSALS = (
 )
 
 
+_ALLOWED_WHEN_LOCKED = frozenset({"lock", "unlock", "createImage", "createBackup", "tags"})
+
+
 def refusal(name: str, facts: Facts, table: Table) -> tuple[int, str] | None:
     """Status and words of the expected refusal; None if the call must be accepted."""
     call = CALLS[name]
@@ -307,7 +310,7 @@ def refusal(name: str, facts: Facts, table: Table) -> tuple[int, str] | None:
     words = {"id": facts.id, "host": facts.host, "vm_state": facts.vm_state, "unknown_id": UNKNOWN_ID}
     if facts.vm_state == DELETED:
         return 404, f"Instance {facts.id} could not be found."
-    if facts.locked and call.as_ == "member" and name not in ("lock", "unlock"):
+    if facts.locked and call.as_ == "member" and name not in _ALLOWED_WHEN_LOCKED:
         return 409, f"Instance {facts.id} is locked"
     if transition and facts.vm_state not in transition.allowed:
         return 409, _IN_STATE.format(verb=transition.verb, **words)

@@ -32,7 +32,7 @@ from kilonova.http.errors import (
 from kilonova.http.json_body import MAX_VALUES, check_text, parse_json
 from kilonova.http.media_types import HTML, JSON, JSON_TYPES, accepts_media_type, error_page
 from kilonova.http.origin import Origin, request_origin
-from kilonova.http.rate_limits import RateLimits
+from kilonova.http.rate_limits import rate_limits_of
 from kilonova.http.schema import prune_for_v2
 from kilonova.telemetry import context
 
@@ -74,7 +74,6 @@ class App:
         self.pages, self.sockets = dict(pages or {}), dict(sockets or {})
         self.apis = {api.prefix.strip("/"): api for api in apis}
         services.mounts = frozenset(self.apis)
-        services.rate_limits = RateLimits(services.config.api)
         self.status_pages = dict(status_pages or {})
 
     @classmethod
@@ -178,7 +177,7 @@ class _Request:
         services = self.app.services
         ctx = self.ctx = Context(api, services, self.headers, self.request_id, self.origin)
         ctx.receive = self.receive
-        services.rate_limits.count_address(self.origin.address)
+        rate_limits_of(services).count_address(self.origin.address)
         if self.app.root is not None:
             ctx.mount = ""
         else:
@@ -245,7 +244,7 @@ class _Request:
                 headers={"WWW-Authenticate": 'Keystone uri="/identity"'},
             )
         ctx.token = validated
-        self.app.services.rate_limits.count_user(self.origin.address, validated)
+        rate_limits_of(self.app.services).count_user(self.origin.address, validated)
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):

@@ -13,6 +13,7 @@ from kilonova.http.origin import group_of
 if TYPE_CHECKING:
     from kilonova.config import Api
     from kilonova.policy.credentials import Credentials
+    from kilonova.services import Services
 
 # How many buckets a table has. Clients choose the keys, so the table must not grow with them.
 MAX_BUCKETS = 65536
@@ -84,6 +85,13 @@ class RateLimits:
         """Count a request of a user in a project, with whichever token. Raises TooManyRequests."""
         if self.by_user is not None and address:
             _count(self.by_user, (token.user_id, token.project_id, token.domain_id, token.system), "user")
+
+
+def rate_limits_of(services: Services) -> RateLimits:
+    """The limits of the process, which its first request creates."""
+    if services.rate_limits is None:
+        services.rate_limits = RateLimits(services.config.api)
+    return services.rate_limits
 
 
 def refuse_until(seconds: float, message: str) -> TooManyRequests:

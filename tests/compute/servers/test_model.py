@@ -42,7 +42,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         {STOPPED},
     ),
     "shelve": (
-        lambda tx, server_id: model.shelve(tx, server_id, None),
+        lambda tx, server_id: model.shelve(tx, server_id, None, None),
         {ACTIVE, STOPPED, PAUSED, SUSPENDED, SHELVED},
     ),
     "unshelve": (model.unshelve, {SHELVED, SHELVED_OFFLOADED, ACTIVE}),
@@ -137,7 +137,7 @@ def test_refusal_names_the_change(database_url: str) -> None:
             message = f"^'shelve' cannot change instance {SERVER} from resized to shelved$"
             with pytest.raises(states.InvalidTransition, match=message):
                 async with c.db.transaction() as tx:
-                    await model.shelve(tx, SERVER, None)
+                    await model.shelve(tx, SERVER, None, None)
 
     run(scenario())
 
