@@ -37,6 +37,12 @@ def test_policy_is_reloaded_or_kept(tmp_path: Path) -> None:
         assert list_status() == 200
 
 
+def take_terminal() -> None:
+    """Make standard input the controlling terminal. The tests may run under nohup, which ignores SIGHUP."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def test_process_ends_with_its_terminal_only(tmp_path: Path) -> None:
     master, terminal = pty.openpty()
     log = tmp_path / "data/kilonova.log"
@@ -46,7 +52,7 @@ def test_process_ends_with_its_terminal_only(tmp_path: Path) -> None:
         stdout=terminal,
         stderr=terminal,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_terminal,
     )
     os.close(terminal)
     try:
