@@ -61,7 +61,7 @@ async def index(ctx: Context) -> Response:
     """List the project's floating IPs."""
     known = await ctx.services.network.floating_ips(ctx.token.project_id, ctx.auth_token)
     found = await _with_pools_and_servers(ctx, known)
-    return Response({"floating_ips": [ctx.render(VIEW, each) for each in found]})
+    return Response({"floating_ips": await ctx.render_all(VIEW, found)})
 
 
 @api.route("GET", PATH + "/{id}", policy=RULE + "show", shows=("floating_ip", VIEW, False))

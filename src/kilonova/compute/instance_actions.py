@@ -106,7 +106,7 @@ async def index(ctx: Context, server_id: str) -> Response:
         )
     except operations.UnknownMarker as error:
         raise marker_not_found(str(error)) from None
-    body: dict[str, object] = {"instanceActions": [ctx.render("action in list", action) for action in found]}
+    body: dict[str, object] = {"instanceActions": await ctx.render_all("action in list", found)}
     if ctx.has_behaviour(PAGED) and found and len(found) == limit:
         path = f"/servers/{server_id}/os-instance-actions"
         body["links"] = next_link(ctx, path, found[-1].request_id or "", full=True)

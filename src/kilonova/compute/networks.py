@@ -33,7 +33,7 @@ NETWORKS, OF_PROJECT = "os_compute_api:os-networks:", "os_compute_api:os-tenant-
 async def index(ctx: Context) -> Response:
     """List networks."""
     found = await ctx.services.network.all_networks(ctx.auth_token)
-    return Response({"networks": [ctx.render("network of old", each) for each in found]})
+    return Response({"networks": await ctx.render_all("network of old", found)})
 
 
 @api.route("GET", "/os-networks/{id}", policy=NETWORKS + "show", shows=("network", "network of old", False))
@@ -47,7 +47,7 @@ async def index_of_project(ctx: Context) -> Response:
     """List the networks that the project may use: its own, shared and external ones."""
     found = await ctx.services.network.all_networks(ctx.auth_token)
     usable = [each for each in found if _is_usable(ctx, each)]
-    return Response({"networks": [ctx.render("network of project", each) for each in usable]})
+    return Response({"networks": await ctx.render_all("network of project", usable)})
 
 
 @api.route(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kilonova import clock
 from kilonova.http.errors import BadRequest, Forbidden, RequestTimeout
+from kilonova.http.loop_yielder import LoopYielder
 from kilonova.http.origin import Origin
 from kilonova.http.views import OMIT, Value
 
@@ -146,6 +147,14 @@ class Context:
     def render(self, view: str, shown: object) -> dict[str, object]:
         fields = self._fields(view)
         return {name: found for name, value in fields if (found := value(shown, self)) is not OMIT}
+
+    async def render_all(self, view: str, listed: Iterable[object]) -> list[dict[str, object]]:
+        """Render a list. There may be many objects, so this yields to the event loop."""
+        yielder, rendered = LoopYielder(), []
+        for shown in listed:
+            rendered.append(self.render(view, shown))
+            await yielder.maybe_yield()
+        return rendered
 
     # Links
 

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-?[0-9]+")
 async def index(ctx: Context) -> Response:
     """List aggregates."""
     found = await model.list_all(ctx.db)
-    return Response({"aggregates": [ctx.render("aggregate", aggregate) for aggregate in found]})
+    return Response({"aggregates": await ctx.render_all("aggregate", found)})
 
 
 @api.route("GET", ONE, policy=RULE + "show", query={}, shows=SHOWS)

@@ -77,7 +77,7 @@ async def create(ctx: Context) -> Response:
         for event, code in zip(events, codes, strict=True)
     ]
     status = OK if all(code == OK for code in codes) else SOME_FAILED
-    return Response({"events": [ctx.render("external event", event) for event in results]}, status=status)
+    return Response({"events": await ctx.render_all("external event", results)}, status=status)
 
 
 async def _find_servers(tx: Transaction, events: Iterable[Event]) -> dict[str, Server]:

@@ -101,7 +101,7 @@ async def _list(ctx: Context, path: str, view: str) -> Response:
         marker=await _marker(ctx),
         limit=limit,
     )
-    shown: dict[str, object] = {"flavors": [ctx.render(view, flavor) for flavor in flavors]}
+    shown: dict[str, object] = {"flavors": await ctx.render_all(view, flavors)}
     links = next_link(ctx, path, flavors[-1].flavor_id, len(flavors) == limit) if flavors else []
     if links:
         shown["flavors_links"] = links

@@ -81,7 +81,7 @@ async def uptime(ctx: Context, hypervisor_id: str) -> Response:
 async def search(ctx: Context, hypervisor_id: str) -> Response:
     """List the hypervisors whose host name contains a text."""
     found = await _matching(ctx, hypervisor_id)
-    return Response({"hypervisors": [ctx.render("hypervisor summary", shown) for shown in found]})
+    return Response({"hypervisors": await ctx.render_all("hypervisor summary", found)})
 
 
 @api.route("GET", ONE + "/servers", policy=RULE + "servers", shows=SUMMARIES)
@@ -89,7 +89,7 @@ async def servers(ctx: Context, hypervisor_id: str) -> Response:
     """List the servers on the hypervisors whose host name contains a text."""
     found = await _matching(ctx, hypervisor_id)
     await model.add_servers(ctx.db, found)
-    return Response({"hypervisors": [ctx.render("hypervisor summary", shown) for shown in found]})
+    return Response({"hypervisors": await ctx.render_all("hypervisor summary", found)})
 
 
 async def _list(ctx: Context, path: str, view: str, rule: str) -> Response:
@@ -106,7 +106,7 @@ async def _list(ctx: Context, path: str, view: str, rule: str) -> Response:
     else:
         found, limit = await _matching(ctx, pattern), None
     await _add_details(ctx, found, view)
-    shown: dict[str, object] = {"hypervisors": [ctx.render(view, hypervisor) for hypervisor in found]}
+    shown: dict[str, object] = {"hypervisors": await ctx.render_all(view, found)}
     links = next_link(ctx, path, _marker_of(ctx, found[-1].hypervisor), len(found) == limit) if found else []
     if links:
         shown["hypervisors_links"] = links

@@ -144,7 +144,7 @@ async def _image(ctx: Context, image_id: str) -> Image:
 async def _list(ctx: Context, path: str, view: str) -> Response:
     limit = page_limit(ctx)
     found = await ctx.services.image.list(ctx.auth_token, _filters(ctx), limit)
-    body: dict[str, object] = {"images": [ctx.render(view, image) for image in found]}
+    body: dict[str, object] = {"images": await ctx.render_all(view, found)}
     if "limit" in ctx.query and found and (more := next_link(ctx, path, found[-1].id, len(found) == limit)):
         body["images_links"] = more
     return Response(body)

@@ -30,7 +30,7 @@ async def index(ctx: Context) -> Response:
     """List migrations."""
     found, full = await queries.fetch_page(ctx)
     found = await queries.add_details(ctx.db, found, hosts=ctx.may(queries.HOSTS))
-    shown: dict[str, object] = {"migrations": [ctx.render("migration", move) for move in found]}
+    shown: dict[str, object] = {"migrations": await ctx.render_all("migration", found)}
     if full:
         shown["migrations_links"] = next_link(ctx, "/os-migrations", found[-1].migration.operation_id, full)
     return Response(shown)
@@ -42,7 +42,7 @@ async def of_server(ctx: Context, server_id: str) -> Response:
     server = await model.find(ctx, ctx.db, server_id, rule=OF_SERVER + "index")
     found = await queries.fetch_in_progress(ctx.db, server_id)
     shown = await queries.add_details(ctx.db, found, hosts=ctx.may(OF_SERVER + "index:host", model.target(server)))
-    return Response({"migrations": [ctx.render("server migration", move) for move in shown]})
+    return Response({"migrations": await ctx.render_all("server migration", shown)})
 
 
 @api.route(

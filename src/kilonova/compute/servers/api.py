@@ -30,7 +30,7 @@ RULE = "os_compute_api:servers:"
 async def index(ctx: Context) -> Response:
     """List servers."""
     found, full = await listing.list_briefly(ctx, all_tenants_rule=RULE + "index:get_all_tenants")
-    return _page(ctx, "/servers", "server brief", found, found[-1].id if full else None)
+    return await _page(ctx, "/servers", "server brief", found, found[-1].id if full else None)
 
 
 @api.route(
@@ -40,12 +40,12 @@ async def detail(ctx: Context) -> Response:
     """List servers with their details."""
     servers, busy, full = await listing.list_servers(ctx, all_tenants_rule=RULE + "detail:get_all_tenants")
     shown = await enrich(ctx, servers, "server detail", busy)
-    return _page(ctx, "/servers/detail", "server detail", shown, servers[-1].id if full else None)
+    return await _page(ctx, "/servers/detail", "server detail", shown, servers[-1].id if full else None)
 
 
-def _page(ctx: Context, path: str, view: str, shown: Sequence[object], last: str | None) -> Response:
+async def _page(ctx: Context, path: str, view: str, shown: Sequence[object], last: str | None) -> Response:
     """`last` is the marker of the next page."""
-    body: dict[str, object] = {"servers": [ctx.render(view, server) for server in shown]}
+    body: dict[str, object] = {"servers": await ctx.render_all(view, shown)}
     if last is not None:
         body["servers_links"] = next_link(ctx, path, last, True)
     return Response(body)

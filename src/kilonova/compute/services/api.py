@@ -29,7 +29,7 @@ async def index(ctx: Context) -> Response:
     """List compute services."""
     host, program = ctx.query_one("host"), ctx.query_one("binary")
     found = await zones.services(ctx.db, _default_zone(ctx), host=host, program=program)
-    return Response({"services": [ctx.render("service", service) for service in found]})
+    return Response({"services": await ctx.render_all("service", found)})
 
 
 @api.route(

@@ -50,7 +50,7 @@ async def index(ctx: Context, server_id: str) -> Response:
     await model.find(ctx, ctx.db, server_id, rule=RULE + "index")
     start = int(ctx.query_one("offset") or 0)
     found = (await devices.volumes_of(ctx.db, server_id))[start : start + page_limit(ctx)]
-    return Response({"volumeAttachments": [ctx.render("volume attachment", device) for device in found]})
+    return Response({"volumeAttachments": await ctx.render_all("volume attachment", found)})
 
 
 @api.route("GET", ATTACHMENT, checks=[RULE + "show"], query={}, shows=("volumeAttachment", "volume attachment", False))

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import orjson
 
 from kilonova.http import Context, Field, Response, View, multi
+from kilonova.http.loop_yielder import LoopYielder
 from kilonova.http.media_types import JSON
 from kilonova.http.schema import Schema
 from kilonova.placement.api import api, with_last_modified
 from kilonova.placement.candidates import query
-from kilonova.placement.candidates.finder import LoopYielder, find_candidates, providers_of_trees
+from kilonova.placement.candidates.finder import find_candidates, providers_of_trees
 from kilonova.placement.candidates.model import AllocationRequest, Provider
 
 # Large allocation ratios yield capacities that most JSON parsers cannot represent.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from kilonova.http.loop_yielder import LoopYielder
 from kilonova.placement.candidates import provider_trees
 from kilonova.placement.candidates.model import AllocationRequest, Provider, ResourceRequest
 from kilonova.placement.candidates.provider_trees import Tree
@@ -17,8 +17,6 @@ from kilonova.store import Reader
 MAX_CANDIDATES = 100_000
 # Limit for the second and further allocation requests of each tree.
 MAX_WITH_ALTERNATIVES = 10_000
-# How long the search may block the event loop.
-_YIELD_SECONDS = 0.005
 # After this time the search returns the candidates that it has found.
 MAX_SEARCH_SECONDS = 10.0
 
@@ -50,18 +48,6 @@ async def find_candidates(
     while search.unfinished and not search.is_full and not search.is_late:
         await search.add_one_of_each_tree()
     return found
-
-
-class LoopYielder:
-    """Yields to the event loop from time to time."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + _YIELD_SECONDS
-
-    async def maybe_yield(self) -> None:
-        if time.monotonic() >= self._until:
-            await asyncio.sleep(0)
-            self._until = time.monotonic() + _YIELD_SECONDS
 
 
 class _Finder:
