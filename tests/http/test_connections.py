@@ -222,9 +222,8 @@ def test_connections_per_address_are_limited() -> None:
 def test_longest_idle_connections_make_room() -> None:
     async def scenario() -> None:
         async with serving(maximum=3) as port:
-            # Connected first, so that the server has read its request when it answers the others.
-            busy = await port.connect(POST)
             first, second = await port.connect(GET), await port.connect(GET)
+            busy = await port.connect(POST)
             assert b" 200 " in await answer(second)
             assert b" 200 " in await answer(first)
             first[1].write(GET)
