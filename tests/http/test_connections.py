@@ -67,6 +67,13 @@ class Port:
         writer.write(data)
         return reader, writer
 
+    async def connect_busy(self) -> Stream:
+        """A connection with a request that the server has begun to read: it answers `100 Continue`."""
+        stream = await self.connect(POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            assert b" 100 " in await stream[0].readuntil(b"\r\n\r\n")
+        return stream
+
     async def close(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
@@ -223,7 +230,7 @@ def test_longest_idle_connections_make_room() -> None:
     async def scenario() -> None:
         async with serving(maximum=3) as port:
             first, second = await port.connect(GET), await port.connect(GET)
-            busy = await port.connect(POST)
+            busy = await port.connect_busy()
             assert b" 200 " in await answer(second)
             assert b" 200 " in await answer(first)
             first[1].write(GET)
@@ -240,10 +247,8 @@ def test_longest_idle_connections_make_room() -> None:
 def test_connections_with_requests_are_not_closed_for_new_ones() -> None:
     async def scenario() -> None:
         async with serving(maximum=2) as port:
-            busy = [await port.connect(POST) for _ in range(2)]
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                while b" 503 " not in await answer(await port.connect(GET)):
-                    pass  # the server has not read the requests yet
+            busy = [await port.connect_busy() for _ in range(2)]
+            assert b" 503 " in await answer(await port.connect(GET))
             await port.wait_until_open(2)
             for stream in busy:
                 stream[1].write(b"{}".ljust(100))
