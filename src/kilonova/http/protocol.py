@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -44,7 +45,8 @@ class Protocol(HttpToolsProtocol):
         self._limits = limits
         # The address that the limits count; None if the connection is not counted.
         self._counted: str | None = None
-        # Since when there is no request with a complete head.
+        # Since when there is no request with a complete head. The time of the loop has milliseconds only: two
+        # connections could be equal.
         self.idle_since: float | None = None
         self._in_head = False
         # Bytes received after the first part of an incomplete head; None if no head is incomplete.
@@ -62,7 +64,7 @@ class Protocol(HttpToolsProtocol):
             self._send_error(_TOO_MANY)
             return
         self._counted = address
-        self.idle_since = self.loop.time()
+        self.idle_since = time.monotonic()
         self._deadline = self.loop.call_later(self.timeout_keep_alive, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -104,7 +106,7 @@ class Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._abort_if_unread()
         elif self.cycle.response_complete:
-            self.idle_since = self.loop.time()
+            self.idle_since = time.monotonic()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
