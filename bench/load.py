@@ -189,6 +189,24 @@ class Load:
         wire.close()
         return {"taken": sorted(taken)}
 
+    async def send(self, requests: list[str], raw: bool, at_once: int) -> dict[str, Any]:
+        """Send requests and read their responses. A request is a path to GET, or raw bytes in Latin-1."""
+
+        async def get(wire: Wire, path: str) -> int:
+            status, _, answer = await wire.request("GET", path)
+            if status != 200:
+                raise RuntimeError(f"GET {path}: {status} {answer[:300].decode(errors='replace')}")
+            return 0
+
+        async def send_raw(wire: Wire, data: str) -> int:
+            reader, writer = await asyncio.open_connection(wire.host, wire.port, limit=2**24)
+            writer.write(data.encode("latin-1"))
+            await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+            return 0
+
+        return await self.run_concurrently(requests, at_once, send_raw if raw else get)
+
     async def first_server(self) -> str:
         return str((await self.servers("limit=1"))[0]["id"])
 

@@ -15,17 +15,20 @@ UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", 
 }
 
 
-def run_load(cloud: CloudProcess, job: str, **options: Any) -> Any:
-    document = {
+def load_document(cloud: CloudProcess, job: str, **options: Any) -> dict[str, Any]:
+    """What `bench.load` reads from stdin."""
+    return {
         "job": job,
         "url": cloud.endpoints["compute"],
         "auth_url": cloud.endpoints["auth_url"],
         "auth": cloud.clouds["kilonova"]["auth"],
         "options": options,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.load"], input=orjson.dumps(document), stdout=subprocess.PIPE, check=True
-    )
+
+
+def run_load(cloud: CloudProcess, job: str, **options: Any) -> Any:
+    document = orjson.dumps(load_document(cloud, job, **options))
+    done = subprocess.run([sys.executable, "-m", "bench.load"], input=document, stdout=subprocess.PIPE, check=True)
     return orjson.loads(done.stdout)
 
 

@@ -15,7 +15,7 @@ class Wire:
     def __init__(self, url: str, token: str | None = None, version: str = "2.96") -> None:
         parts = urlsplit(url)
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
-        head = f"Host: {parts.netloc}\r\nOpenStack-API-Version: compute {version}\r\n"
+        head = f"Host: {parts.netloc}\r\nOpenStack-API-Version: compute {version}, placement 1.39\r\n"
         self.head = head + (f"X-Auth-Token: {token}\r\n" if token else "")
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter

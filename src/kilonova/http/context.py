@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from kilonova import clock
 from kilonova.http.errors import BadRequest, Forbidden, RequestTimeout
-from kilonova.http.loop_yielder import LoopYielder
+from kilonova.http.loop_yielder import collect
 from kilonova.http.origin import Origin
 from kilonova.http.views import OMIT, Value
 
@@ -149,12 +149,8 @@ class Context:
         return {name: found for name, value in fields if (found := value(shown, self)) is not OMIT}
 
     async def render_all(self, view: str, listed: Iterable[object]) -> list[dict[str, object]]:
-        """Render a list. There may be many objects, so this yields to the event loop."""
-        yielder, rendered = LoopYielder(), []
-        for shown in listed:
-            rendered.append(self.render(view, shown))
-            await yielder.maybe_yield()
-        return rendered
+        """Render a list. Other requests run meanwhile."""
+        return await collect(self.render(view, shown) for shown in listed)
 
     # Links
 

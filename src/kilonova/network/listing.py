@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -10,6 +10,7 @@ from kilonova import clock
 from kilonova.http import Context, multi
 from kilonova.http.errors import BadRequest
 from kilonova.http.filter_values import limited
+from kilonova.http.loop_yielder import collect
 from kilonova.http.schema import Schema
 from kilonova.network.authorization import sees_all
 from kilonova.network.resources import Resource, pack_tags
@@ -108,7 +109,9 @@ class Listing(Generic[R]):
             query.add(f"r.project_id = {query.arg(ctx.token.project_id)}")
         return await self.fetch_page(ctx, query)
 
-    def response_body(self, ctx: Context, shown: list[dict[str, object]]) -> dict[str, object]:
+    async def response_body(self, ctx: Context, views: Iterable[dict[str, object]]) -> dict[str, object]:
+        """The body of the response. The views are computed while other requests run."""
+        shown = await collect(views)
         body: dict[str, object] = {self.plural: [select_fields(ctx, item) for item in shown]}
         links = self._links(ctx, shown)
         if links:

@@ -63,7 +63,7 @@ class Search(Generic[R]):
         rows, full = await self.page(ctx)
         records = self.record.decode_all(rows)
         shown: Sequence[object] = records if add_details is None else await add_details(ctx.db, records)
-        body: dict[str, object] = {self.key: [ctx.render(view, each) for each in shown]}
+        body: dict[str, object] = {self.key: await ctx.render_all(view, shown)}
         if full:
             body[f"{self.key}_links"] = next_link(ctx, path, rows[-1]["id"], full)
         if self.counted and filters.counted(ctx):

@@ -26,7 +26,7 @@ async def index(ctx: Context) -> Response:
     all_projects = "all_projects" in ctx.query and ctx.may(RULE + "index:all_projects")
     project_id = None if all_projects else ctx.token.project_id or ""
     found = await model.page(ctx.db, project_id, page_limit(ctx), int(ctx.query_one("offset") or 0))
-    shown = [ctx.render("server group", group) for group in await model.load_members(ctx.db, found)]
+    shown = await ctx.render_all("server group", await model.load_members(ctx.db, found))
     return Response({"server_groups": shown})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound, TooLarge, UnsupportedMediaType
 from kilonova.http.json_body import parse_json
+from kilonova.http.loop_yielder import collect
 from kilonova.ids import new_id
 from kilonova.image.api import BODY_LIMIT, api
 from kilonova.image.authorization import image_not_found, is_admin, load, policy_target
@@ -23,7 +24,7 @@ VISIBILITY_RULES = {"public": "publicize_image", "community": "communitize_image
 async def index(ctx: Context) -> Response:
     """List the images that the caller may see."""
     found = await listing.find_images(ctx)
-    shown = [view(image) for image in await model.load_details(ctx.db, found)]
+    shown = await collect(view(image) for image in await model.load_details(ctx.db, found))
     return Response({"images": shown, **listing.links(ctx, found), "schema": "/v2/schemas/images"})
 
 

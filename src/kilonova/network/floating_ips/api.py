@@ -49,7 +49,7 @@ LISTING = Listing(
 async def index(ctx: Context) -> Response:
     """List the project's floating IPs."""
     found = await LISTING.fetch_own_page(ctx, "get_floatingip")
-    return Response(LISTING.response_body(ctx, [view(floating) for floating in found]))
+    return Response(await LISTING.response_body(ctx, (view(floating) for floating in found)))
 
 
 @api.route("GET", "/v2.0/floatingips/{floatingip_id}", checks=["get_floatingip"], query=SHOW_QUERY)

@@ -79,7 +79,7 @@ async def index(ctx: Context) -> Response:
         query.add(f"(r.project_id = {query.arg(ctx.token.project_id)} OR r.shared OR r.external)")
     found = await LISTING.fetch_page(ctx, query)
     subnets = await model.subnet_ids(ctx.db, [network.id for network in found])
-    return Response(LISTING.response_body(ctx, [view(ctx, network, subnets[network.id]) for network in found]))
+    return Response(await LISTING.response_body(ctx, (view(ctx, network, subnets[network.id]) for network in found)))
 
 
 @api.route("GET", "/v2.0/networks/{network_id}", checks=["get_network"], query=SHOW_QUERY)

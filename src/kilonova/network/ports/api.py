@@ -56,9 +56,8 @@ async def index(ctx: Context) -> Response:
     if statuses := ctx.query.get("status"):
         filter_by_status(ctx, query, statuses)
     found = await model.load_details(ctx.db, await LISTING.fetch_page(ctx, query))
-    return Response(
-        LISTING.response_body(ctx, [view(ctx, each) for each in await with_current_status(ctx, ctx.db, found)])
-    )
+    shown = await with_current_status(ctx, ctx.db, found)
+    return Response(await LISTING.response_body(ctx, (view(ctx, each) for each in shown)))
 
 
 @api.route("GET", "/v2.0/ports/{port_id}", checks=["get_port"], query=SHOW_QUERY)

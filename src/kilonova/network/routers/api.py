@@ -46,7 +46,9 @@ async def index(ctx: Context) -> Response:
     """List the project's routers."""
     found = await LISTING.fetch_own_page(ctx, "get_router")
     gateways = await model.gateways(ctx.db, found)
-    return Response(LISTING.response_body(ctx, [view(each, gateways.get(each.gateway_port_id)) for each in found]))
+    return Response(
+        await LISTING.response_body(ctx, (view(each, gateways.get(each.gateway_port_id)) for each in found))
+    )
 
 
 @api.route("GET", "/v2.0/routers/{router_id}", checks=["get_router"], query=SHOW_QUERY)

@@ -49,7 +49,7 @@ async def index(ctx: Context) -> Response:
     await _ensure_default(ctx, ctx.query_one("project_id") or ctx.query_one("tenant_id"))
     found = await GROUPS.fetch_own_page(ctx, "get_security_group")
     group_rules = await model.rules_of(ctx.db, [group.id for group in found])
-    return Response(GROUPS.response_body(ctx, [group_view(group, group_rules[group.id]) for group in found]))
+    return Response(await GROUPS.response_body(ctx, (group_view(group, group_rules[group.id]) for group in found)))
 
 
 async def _ensure_default(ctx: Context, filter_project: str | None) -> None:
@@ -149,7 +149,7 @@ async def index_rules(ctx: Context) -> Response:
     """List the rules of the project's security groups."""
     await _ensure_default(ctx, ctx.query_one("project_id") or ctx.query_one("tenant_id"))
     found = await RULES.fetch_own_page(ctx, "get_security_group_rule")
-    return Response(RULES.response_body(ctx, [rule_view(rule) for rule in found]))
+    return Response(await RULES.response_body(ctx, (rule_view(rule) for rule in found)))
 
 
 @api.route(

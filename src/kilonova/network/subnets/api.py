@@ -61,7 +61,7 @@ async def index(ctx: Context) -> Response:
             f"AND (n.project_id = {mine} OR n.shared OR n.external)))"
         )
     found = await LISTING.fetch_page(ctx, query)
-    return Response(LISTING.response_body(ctx, [view(subnet) for subnet in found]))
+    return Response(await LISTING.response_body(ctx, (view(subnet) for subnet in found)))
 
 
 @api.route("GET", "/v2.0/subnets/{subnet_id}", checks=["get_subnet"], query=SHOW_QUERY)

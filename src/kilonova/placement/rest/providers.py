@@ -91,7 +91,7 @@ async def index(ctx: Context) -> Response:
     where, arguments = await build_provider_filter(ctx)
     rows = await ctx.db.fetch(f"{_SHOWN} WHERE {where} ORDER BY p.id", *arguments)
     found = [ShownProvider(**row) for row in rows]
-    shown = [ctx.render("provider", provider) for provider in found]
+    shown = await ctx.render_all("provider", found)
     changed_at = max((provider.updated_at for provider in found), default=None)
     return with_last_modified(ctx, {"resource_providers": shown}, changed_at)
 

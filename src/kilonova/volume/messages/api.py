@@ -65,7 +65,7 @@ async def index(ctx: Context) -> Response:
         return await SEARCH.response(ctx, PATH, "message")
     sql = "SELECT * FROM volume_messages WHERE project_id = $1 ORDER BY created_at DESC, id DESC"
     found = model.Message.decode_all(await ctx.db.fetch(sql, ctx.token.project_id or ""))
-    return Response({"messages": [ctx.render("message", message) for message in found]})
+    return Response({"messages": await ctx.render_all("message", found)})
 
 
 @api.route("GET", ONE, checks=[model.SHOW], query={}, shows=("message", "message", False))

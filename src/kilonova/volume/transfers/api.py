@@ -146,7 +146,7 @@ async def _list(ctx: Context, suffix: str, view: str) -> Response:
         requested = {key: value for key in _FILTERS if (value := ctx.query_one(key)) is not None}
         found = [each for each in found if all(getattr(each, key) == value for key, value in requested.items())]
         found, links = paging.page(ctx, found, path, _SORT_KEYS)
-    shown: dict[str, object] = {"transfers": [ctx.render(view, transfer) for transfer in found]}
+    shown: dict[str, object] = {"transfers": await ctx.render_all(view, found)}
     return Response({**shown, "transfers_links": links} if links else shown)
 
 
