@@ -15,6 +15,7 @@ from kilonova.compute.zones import model as zones
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.filter_values import limited
+from kilonova.http.loop_yielder import collect
 from kilonova.http.pagination import marker_not_found, page_limit
 from kilonova.http.parameter_types import BOOLEAN, is_true
 from kilonova.operations.definition import all_kinds
@@ -106,7 +107,8 @@ class FoundServers(NamedTuple):
 
 async def list_servers(ctx: Context, *, all_tenants_rule: str) -> FoundServers:
     rows, full = await _list_rows(ctx, f"servers.*, {BUSY}", all_tenants_rule)
-    return FoundServers(Server.decode_all(rows), frozenset(row["id"] for row in rows if row["busy"]), full)
+    servers = await collect(Server.decode(row) for row in rows)
+    return FoundServers(servers, frozenset(row["id"] for row in rows if row["busy"]), full)
 
 
 async def list_briefly(ctx: Context, *, all_tenants_rule: str) -> tuple[list[BriefServer], bool]:

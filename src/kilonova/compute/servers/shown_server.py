@@ -16,6 +16,7 @@ from kilonova.compute.zones import model as zones
 from kilonova.hosts.heartbeat import is_up
 from kilonova.hosts.service import Service
 from kilonova.http import Context
+from kilonova.http.loop_yielder import collect
 from kilonova.operations import views as operations
 from kilonova.store import Reader
 
@@ -57,25 +58,24 @@ async def enrich(
     attached = ctx.shows(view, "os-extended-volumes:volumes_attached")
     volumes_of = await block_devices.of_servers(ctx.db, ids) if attached else {}
     floating = await floating_ips.addresses_by_port(ctx, servers)
-    shown = []
-    for server in servers:
+
+    def shown(server: Server) -> ShownServer:
         operation = running.get(server.id)
         task_state = operation.task_state if operation else None
-        shown.append(
-            ShownServer(
-                server=server,
-                status=states.status(server.vm_state, task_state),
-                task_state=task_state,
-                progress=operation.progress if operation else 0,
-                zone=zone_of[server.host] if server.host else server.pinned_zone or "",
-                server_groups=[group_of[server.id]] if server.id in group_of else [],
-                tags=tags_of.get(server.id, []),
-                volumes=volumes_of.get(server.id, []),
-                host_status=host_status.get(server.host or "", ""),
-                floating=floating,
-            )
+        return ShownServer(
+            server=server,
+            status=states.status(server.vm_state, task_state),
+            task_state=task_state,
+            progress=operation.progress if operation else 0,
+            zone=zone_of[server.host] if server.host else server.pinned_zone or "",
+            server_groups=[group_of[server.id]] if server.id in group_of else [],
+            tags=tags_of.get(server.id, []),
+            volumes=volumes_of.get(server.id, []),
+            host_status=host_status.get(server.host or "", ""),
+            floating=floating,
         )
-    return shown
+
+    return await collect(map(shown, servers))
 
 
 async def _read_again(reader: Reader, servers: Sequence[Server], stale: Sequence[str]) -> list[Server]:
