@@ -38,7 +38,7 @@ bench: $(VENV)/.bench ## Measure start-up, memory, boots, lists, and what grows 
 	@$(BIN)/python -m compileall -q src
 	@$(BIN)/python -m bench $(ARGS)
 
-tempest: $(VENV)/.tempest ## Run the tempest tests that must pass (ARGS=--all runs all of tempest.api.compute)
+tempest: packages $(VENV)/.tempest ## Run the tempest tests that must pass (ARGS=--all runs all of tempest.api.compute)
 	@$(BIN)/python tests/tempest/run.py $(ARGS)
 
 docs: $(READY) ## Write the generated parts of docs/ anew
