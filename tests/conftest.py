@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 
 import pytest
@@ -20,6 +21,10 @@ from tests.support.databases import (
 __all__ = ["database", "database_url", "empty_url", "postgresql_server", "postgresql_url", "sqlite_url"]
 
 pytest_plugins = ["tests.support.recheck"]
+
+# Stock clients read these variables, which name another cloud in the shell of a user.
+for name in [name for name in os.environ if name.startswith("OS_")]:
+    del os.environ[name]
 
 # The time of an example depends on the machine, so there is no deadline.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
