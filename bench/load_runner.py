@@ -16,7 +16,7 @@ UNLIMITED = {f"KILONOVA_QUOTA__{name}": "-1" for name in ("INSTANCES", "CORES", 
 
 
 def load_document(cloud: CloudProcess, job: str, **options: Any) -> dict[str, Any]:
-    """What `bench.load` reads from stdin."""
+    """The job, the cloud and the options, as `bench.load` reads them from stdin."""
     return {
         "job": job,
         "url": cloud.endpoints["compute"],

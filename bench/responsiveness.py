@@ -1,7 +1,6 @@
 """Measures how long `/healthz` waits beside requests that take long: `python -m bench.responsiveness`.
 
-The requests come from a process of their own, four at a time. They are long lists, slow searches, and the requests with
-which the tests try to keep a process busy.
+A second process sends the requests, four at a time: long lists, searches, and the hostile requests of the tests.
 """
 
 from __future__ import annotations
@@ -57,15 +56,15 @@ def measure(scratch: Path, servers: int) -> Iterator[Row]:
         yield _measure(cloud, "nothing else", [])
         for name, path in lists(servers):
             yield _measure(cloud, name, [path] * REPEATS)
-        hostile = [attack.data for attack in attacks(cloud.client("kilonova-demo-reader").token)]
-        yield _measure(cloud, "hostile requests of the tests", hostile)
+        token = cloud.client("kilonova-demo-reader").token
+        hostile = [attack.data.decode("latin-1") for attack in attacks(token)]
+        yield _measure(cloud, "hostile requests of the tests", hostile, raw=True)
 
 
-def _measure(cloud: CloudProcess, name: str, requests: list[str] | list[bytes]) -> Row:
+def _measure(cloud: CloudProcess, name: str, requests: list[str], *, raw: bool = False) -> Row:
+    """Send paths to GET, or raw requests in Latin-1. Without requests, `/healthz` is alone for two seconds."""
     load = [sys.executable, "-m", "bench.load"] if requests else ["sleep", "2"]
-    paths = [item.decode("latin-1") if isinstance(item, bytes) else item for item in requests]
-    raw = bool(requests) and isinstance(requests[0], bytes)
-    document = load_document(cloud, "send", requests=paths, raw=raw, at_once=AT_ONCE)
+    document = load_document(cloud, "send", requests=requests, raw=raw, at_once=AT_ONCE)
     taken: list[float] = []
     with (
         subprocess.Popen(load, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
