@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from kilonova.config import Api as Settings
 from kilonova.http.audit import describe
 from kilonova.http.client import InProcess
+from kilonova.http.rate_limits import RateLimits
 from kilonova.telemetry.audit import AuditLog
 from tests.http.toy import PROJECT, Toy, toy
 from tests.identity.support import cloud, password_auth, project_scope, token_auth
@@ -77,6 +79,14 @@ def test_refused_attempts_are_recorded(
     target, reason = event["target"], event["reason"]
     assert (event["action"], event["outcome"]) == (action, "failure")
     assert (target["type"], target.get("id"), reason["code"], reason.get("text")) == expected
+
+
+def test_refusals_by_rate_limits_are_recorded() -> None:
+    client = remote_toy()
+    client.services.rate_limits = RateLimits(Settings(requests_per_second_per_address=0.1))
+    with recorded_events(client.services) as events:
+        assert [client.get("/toy/v2.1/toys").status for _ in range(2)] == [200, 429]
+    assert [(event["action"], event["reason"]["code"]) for event in events] == [("read", 429)]
 
 
 def test_reads_are_recorded_only_by_request() -> None:

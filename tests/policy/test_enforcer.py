@@ -203,10 +203,11 @@ def test_reload_applies_valid_file_or_keeps_old_rules(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text('"get_images": "role:service"')
     policy.reload()
     assert allowed(policy, "get_images", target()) == {"service"}
-    (tmp_path / "policy.yaml").write_text('"get_images": "role:"x')
-    with pytest.raises(PolicyError):
-        policy.reload()
-    assert allowed(policy, "get_images", target()) == {"service"}
+    for invalid in ('"get_images": "role:"x', '"get_images": "rule:none"'):
+        (tmp_path / "policy.yaml").write_text(invalid)
+        with pytest.raises(PolicyError):
+            policy.reload()
+        assert allowed(policy, "get_images", target()) == {"service"}
 
 
 def test_unknown_rule_names_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kilonova.http.app import _Request
     from kilonova.http.context import Response
+    from kilonova.telemetry.audit import AuditLog
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 # Last segments of paths to which a POST changes the object before them instead of creating one below it.
@@ -42,14 +43,38 @@ def record(request: _Request, response: Response) -> None:
         return
     token = getattr(request.ctx, "token", None)
     described = _described(request)
+    write(
+        audit,
+        request.api.name,
+        action="read" if is_read else described.action,
+        initiator=_initiator(token, notes, request.origin.address),
+        target=_target(request, described, token, notes, response),
+        reason=_reason(request, token, notes, status),
+        request_id=request.request_id,
+    )
+
+
+def write(
+    audit: AuditLog,
+    service: str,
+    *,
+    action: str,
+    initiator: Mapping[str, Any],
+    target: Mapping[str, Any],
+    reason: Mapping[str, Any],
+    request_id: str,
+) -> None:
+    """Write the event of a request. The `code` of the reason is the status of the response."""
+    if not audit.enabled:
+        return
     event = {
-        "action": "read" if is_read else described.action,
-        "outcome": "success" if status < 400 else "failure",
-        "initiator": _initiator(token, notes, request.origin.address),
-        "target": _target(request, described, token, notes, response),
-        "observer": {"type": f"service/{request.api.name}", "host": _HOST},
-        "reason": _reason(request, token, notes, status),
-        "request_id": request.request_id,
+        "action": action,
+        "outcome": "success" if reason["code"] < 400 else "failure",
+        "initiator": initiator,
+        "target": target,
+        "observer": {"type": f"service/{service}", "host": _HOST},
+        "reason": reason,
+        "request_id": request_id,
     }
     if (global_request_id := context.global_request_id.get()) is not None:
         event["global_request_id"] = global_request_id

@@ -14,6 +14,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from kilonova.certificates import ServerCertificate
 from kilonova.compute.consoles import proxy
+from kilonova.config import Api as Settings
+from kilonova.http.rate_limits import RateLimits
 from tests.compute.consoles.support import (
     GREETING,
     FakeDisplay,
@@ -25,6 +27,7 @@ from tests.compute.consoles.support import (
 )
 from tests.compute.servers.support import act
 from tests.support import run
+from tests.support.audit import recorded_events
 from tests.support.certificates import Authority
 from tests.support.full_cloud import TIMEOUT_SECONDS
 from tests.support.ports import free_port
@@ -120,6 +123,46 @@ def test_invalid_token_or_origin_is_refused(sqlite_url: str) -> None:
             assert display.clients == 0
             kept = await c.db.fetch("SELECT * FROM console_tokens")
             assert url.rpartition("=")[2] not in str(kept)
+
+    run(scenario())
+
+
+def test_opened_and_refused_consoles_are_recorded(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base), fake_display():
+            server = await c.boot_active()
+            url = websocket_url(await console_url(c, server["id"], base))
+            with recorded_events(c.services) as events:
+                async with connect(url, **BINARY):
+                    pass
+                await refused_status(url + "0")
+                await refused_status(url, origin="http://elsewhere.example")
+                with fake_displays(vnc=free_port()):
+                    await refused_status(url)
+            assert {event["action"] for event in events} == {"connect"}
+            assert {event["initiator"]["address"] for event in events} == {"127.0.0.1"}
+            target = {"id": server["id"], "project_id": server["tenant_id"]}
+            found = [(event["target"].items() >= target.items(), event["reason"]) for event in events]
+            assert found == [
+                (True, {"code": 101}),
+                (False, {"code": 403, "text": "the token is not valid"}),
+                (False, {"code": 403, "text": "the page's origin is not allowed"}),
+                (True, {"code": 403, "text": "the display is not available"}),
+            ]
+            assert events[0]["initiator"]["id"] == server["user_id"]
+            assert url.rpartition("=")[2] not in str(events)
+
+    run(scenario())
+
+
+def test_attempts_count_for_the_address(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with served(sqlite_url) as (c, base):
+            c.services.rate_limits = RateLimits(Settings(requests_per_second_per_address=0.1))
+            c.services.rate_limits.count_address("127.0.0.1")
+            with recorded_events(c.services) as events:
+                assert await refused_status(base.replace("http", "ws") + "/console/websocket?token=0") == 403
+            assert [event["reason"]["code"] for event in events] == [429]
 
     run(scenario())
 

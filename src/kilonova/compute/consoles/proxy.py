@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import NotRequired, TypedDict
@@ -18,7 +19,10 @@ from kilonova.hosts.display_sessions import READ_WAIT_SECONDS
 from kilonova.hosts.messages import Command
 from kilonova.hosts.messages.verbs import Answer, CloseDisplay, OpenDisplay, Query, ReadDisplay, WriteDisplay
 from kilonova.hosts.transport import HostCallError
-from kilonova.http.origin import request_origin
+from kilonova.http import audit
+from kilonova.http.errors import Forbidden, HttpError
+from kilonova.http.origin import Origin, request_origin
+from kilonova.http.rate_limits import rate_limits_of
 from kilonova.services import Services
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,8 @@ SERVER_CHECK_SECONDS = 5.0
 # A read lasts longer than other queries.
 _READ_TIMEOUT_SECONDS = READ_WAIT_SECONDS + 10
 CLOSE_REFUSED, CLOSE_NORMAL = 1008, 1000
+# The status of the response that opens a websocket.
+_OPENED = 101
 _SERVER_ON_HOST = "SELECT 1 FROM servers WHERE id = $1 AND host = $2 AND NOT deleted"
 
 
@@ -59,13 +65,17 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
-        display = None
-        console = await self._authorize(scope)
-        if console is not None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        origin = request_origin(scope, headers, self._services.config.trusted_proxies)
+        console = display = None
+        try:
+            console = await self._authorize(scope, headers, origin)
             display = await self._open(console)
-        if console is None or display is None:
+        except HttpError as error:
+            self._audit(origin, console, error.status, error.message)
             await send({"type": "websocket.close", "code": CLOSE_REFUSED})
             return
+        self._audit(origin, console, _OPENED)
         # Old clients request the binary subprotocol by name. All data is binary.
         subprotocol = "binary" if "binary" in scope.get("subprotocols", ()) else None
         log.info("console opened", extra={"server_id": console.server.id})
@@ -82,37 +92,54 @@ class Proxy:
         with suppress(OSError, RuntimeError):  # the browser has disconnected
             await send({"type": "websocket.close", "code": CLOSE_NORMAL})
 
-    async def _authorize(self, scope: Scope) -> Console | None:
-        """Return the token's console, or None if the token or the origin is refused."""
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
-        if not self._is_allowed_origin(scope, headers):
+    async def _authorize(self, scope: Scope, headers: dict[str, str], origin: Origin) -> Console:
+        """Return the token's console. Raises Forbidden or TooManyRequests."""
+        rate_limits_of(self._services).count_address(origin.address)
+        if not self._is_allowed_page(headers, origin):
             log.warning("console refused: the page's origin is not allowed")
-            return None
-        return await tokens.find_console(self._services.db, token[-1], clock.now())
+            raise Forbidden("the page's origin is not allowed")
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
+        console = await tokens.find_console(self._services.db, token[-1], clock.now())
+        if console is None:
+            raise Forbidden("the token is not valid")
+        return console
 
-    def _is_allowed_origin(self, scope: Scope, headers: dict[str, str]) -> bool:
-        """Only browsers send an origin. Other clients are allowed: they need a token as well."""
-        origin = headers.get("origin")
-        if origin is None:
+    def _is_allowed_page(self, headers: dict[str, str], origin: Origin) -> bool:
+        """Only browsers send the origin of a page. Other clients are allowed: they need a token as well."""
+        page = headers.get("origin")
+        if page is None:
             return True
         config = self._services.config
-        known = [request_origin(scope, headers, config.trusted_proxies).host]
-        known += [urlsplit(url).netloc for url in (config.console.url, config.public_url)]
+        known = [origin.host, *(urlsplit(url).netloc for url in (config.console.url, config.public_url))]
         allowed = config.cors.allowed_origin
-        return (urlsplit(origin).netloc or origin) in filter(None, known) or origin in allowed or "*" in allowed
+        return (urlsplit(page).netloc or page) in filter(None, known) or page in allowed or "*" in allowed
 
-    async def _open(self, console: Console) -> _Display | None:
-        """Connect to the guest's display on its current host."""
+    async def _open(self, console: Console) -> _Display:
+        """Connect to the guest's display on its current host. Raises Forbidden."""
         host, server_id = console.server.host, console.server.id
         if host is None or getattr(self._services, "hosts", None) is None:
-            return None
+            raise Forbidden("the server is on no host")
         verb = OpenDisplay(guest_id=server_id, kind=tokens.DISPLAY_BY_TYPE[console.type])
         try:
             return _Display(self._services, host, await query(self._services, host, verb))
         except HostCallError as error:
             log.warning("no console: %s", error, extra={"server_id": server_id})
-            return None
+            raise Forbidden("the display is not available") from None
+
+    def _audit(self, origin: Origin, console: Console | None, code: int, text: str = "") -> None:
+        initiator, target = {"address": origin.address}, {"type": "compute/servers/remote-consoles"}
+        if console is not None:
+            initiator["id"] = console.user_id
+            target |= {"id": console.server.id, "project_id": console.server.project_id}
+        audit.write(
+            self._services.audit,
+            "compute",
+            action="connect",
+            initiator=initiator,
+            target=target,
+            reason={"code": code, **({"text": text} if text else {})},
+            request_id=f"req-{uuid.uuid4()}",
+        )
 
     async def _wait_until_gone(self, server: Server) -> None:
         """Return when the server is deleted or has left the host."""

@@ -20,8 +20,11 @@ DISPLAY_BY_TYPE = {NOVNC: "vnc", SERIAL: "serial"}
 
 
 class Console(NamedTuple):
+    """`user_id` is the user for whom the token was made."""
+
     server: Server
     type: str
+    user_id: str
 
 
 async def create_url(ctx: Context, server: Server, type: str) -> str:
@@ -45,11 +48,11 @@ async def create_url(ctx: Context, server: Server, type: str) -> str:
 async def find_console(reader: Reader, token: str, now: float) -> Console | None:
     """The console of a valid token."""
     row = await reader.fetch_one(_CONSOLE, hash_of(token), now)
-    return None if row is None else Console(Server.decode(row), row["type"])
+    return None if row is None else Console(Server.decode(row), row["type"], row["token_user_id"])
 
 
 _CONSOLE = """
-SELECT s.*, t.type FROM console_tokens t JOIN servers s ON s.id = t.server_id
+SELECT s.*, t.type, t.user_id AS token_user_id FROM console_tokens t JOIN servers s ON s.id = t.server_id
 WHERE t.hash = $1 AND t.expires_at >= $2 AND NOT s.deleted
 """
 
