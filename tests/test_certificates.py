@@ -6,7 +6,9 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from kilonova.certificates import ServerCertificate, UnusableCertificate, client_context, tls_context
 from tests.support.certificates import Authority
@@ -99,6 +101,66 @@ def test_server_has_only_ciphers_with_forward_secrecy(tmp_path: Path) -> None:
     ciphers = [cipher["name"] for cipher in ServerCertificate(*server_files(tmp_path)).context.get_ciphers()]
     assert ciphers
     assert all(name.startswith(("TLS_", "ECDHE-")) and "CBC" not in name and "SHA1" not in name for name in ciphers)
+
+
+@pytest.mark.parametrize("types", [("ec", "rsa"), ("rsa", "ec"), ("ec", "ec")])
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_reload_replaces_certificate_of_any_key_type(
+    tmp_path: Path, types: tuple[str, str], newest: ssl.TLSVersion
+) -> None:
+    """New connections get the new certificate, whether or not the client names the server."""
+    authority, files = Authority(), tmp_path / "server"
+    first, second = types
+    authority.issue(files, "127.0.0.1", first)
+    server = ServerCertificate(files / "server-cert.pem", files / "server-key.pem")
+    assert shown_certificate(server, newest) == (files / "server-cert.pem").read_bytes()
+    authority.issue(files, "127.0.0.1", second)
+    server.reload()
+    for name in (None, "cloud.example"):
+        shown = shown_certificate(server, newest, name)
+        assert shown == (files / "server-cert.pem").read_bytes()
+        assert isinstance(x509.load_pem_x509_certificate(shown).public_key(), rsa.RSAPublicKey) == (second == "rsa")
+
+    (files / "server-key.pem").write_text("no key")
+    with pytest.raises(UnusableCertificate):
+        server.reload()
+    assert shown_certificate(server, newest) == shown
+
+
+@pytest.mark.parametrize("first, second, ciphers", [("rsa", "ec", "ECDHE+aRSA"), ("ec", "rsa", "ECDHE+aECDSA")])
+def test_client_of_the_former_key_type_does_not_get_the_former_certificate(
+    tmp_path: Path, first: str, second: str, ciphers: str
+) -> None:
+    certificate, key = (tmp_path / name for name in ("server-cert.pem", "server-key.pem"))
+    Authority().issue(tmp_path, "127.0.0.1", first)
+    server = ServerCertificate(certificate, key)
+    assert shown_certificate(server, ssl.TLSVersion.TLSv1_2, ciphers=ciphers) == certificate.read_bytes()
+    Authority().issue(tmp_path, "127.0.0.1", second)
+    server.reload()
+    with pytest.raises(ssl.SSLError, match="NO_SHARED_CIPHER"):
+        shown_certificate(server, ssl.TLSVersion.TLSv1_2, ciphers=ciphers)
+
+
+def shown_certificate(
+    server: ServerCertificate, newest: ssl.TLSVersion, name: str | None = None, ciphers: str = "DEFAULT"
+) -> bytes:
+    """The certificate in PEM that a new connection gets."""
+    context = ssl.create_default_context()
+    context.set_ciphers(ciphers)
+    context.check_hostname, context.verify_mode, context.maximum_version = False, ssl.CERT_NONE, newest
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(to_client, to_server, server_hostname=name)
+    peer = server.context.wrap_bio(to_server, to_client, server_side=True)
+    done = 0
+    while done < 2:
+        done = 0
+        for side in (client, peer):
+            try:
+                side.do_handshake()
+                done += 1
+            except ssl.SSLWantReadError:
+                pass
+    return ssl.DER_cert_to_PEM_cert(client.getpeercert(binary_form=True) or b"").encode()
 
 
 def test_unusable_authority_is_named_with_its_setting(tmp_path: Path) -> None:

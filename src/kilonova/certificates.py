@@ -47,27 +47,37 @@ class ServerCertificate:
         """Both may be the same file. Raises UnusableCertificate."""
         self.certificate = certificate
         self.key = key
+        self._loaded = self._load()
+        # OpenSSL keeps one certificate per type of key in a context. So this context has none, and each load has a
+        # context of its own: an RSA certificate would be served beside the EC certificate that it replaces.
         self.context = _server_context()
-        self.reload()
+        self.context.sni_callback = self._choose_certificate
 
     def reload(self) -> None:
         """Read the files again. If they cannot be used, raise UnusableCertificate and keep the old ones."""
+        self._loaded = self._load()
+
+    def _choose_certificate(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """OpenSSL calls this for each new connection, even if the client does not name the server."""
+        connection.context = self._loaded
+
+    def _load(self) -> ssl.SSLContext:
         certificate, key = _read("tls_cert", self.certificate), _read("tls_key", self.key)
         _check_certificate(self.certificate, certificate)
         _check_key(self.key, key)
-        # A context that has loaded half of a pair is broken, so another context tries the files first. Both contexts
-        # get the same bytes, even if somebody replaces the files in the meantime.
+        context = _server_context()
+        # The context loads the bytes that were checked, even if somebody replaces the files in the meantime.
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, certificate + b"\n" + key)
-            for context in (_server_context(), self.context):
-                context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
         except ssl.SSLError as error:
             raise UnusableCertificate(
                 f"tls_key: {self.key} cannot be used with the certificate in {self.certificate}: {error}"
             ) from None
         finally:
             os.close(descriptor)
+        return context
 
 
 def _read(setting: str, path: Path) -> bytes:

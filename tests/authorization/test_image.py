@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kilonova.image import build
-from kilonova.image.images.api import VISIBILITY_RULES
+from kilonova.image.images.api import CHOOSE_ID, VISIBILITY_RULES
 from kilonova.policy.image import RULES
 from tests.authorization.support import Comparison, Part, caller_of, check_readers_write_nothing, check_rules
 from tests.fuzz.resources import ApiCaller
@@ -21,6 +21,7 @@ PARTS = [
         Part(rule, "POST /v2/images", {**IMAGE, "visibility": visibility})
         for visibility, rule in VISIBILITY_RULES.items()
     ),
+    Part(CHOOSE_ID, "POST /v2/images", {**IMAGE, "id": "6a52b9b0-4b9d-4d0c-8f0b-2f5e0a3e5a53"}),
 ]
 NOT_CALLED = {
     **dict.fromkeys(("import_image", "stage_image", "copy_image", "cache_image"), "images are uploaded only"),

@@ -165,7 +165,7 @@ def test_certificate_is_reloaded_without_dropping_connections(tmp_path: Path) ->
         connection = client._connection
         old = shown_certificate(cloud)
 
-        authority.issue(pki, ADDRESS)
+        authority.issue(pki, ADDRESS, "rsa")
         cloud.reload("TLS certificate reloaded")
         new = shown_certificate(cloud)
         assert new != old

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kilonova.image.client import PATCH_TYPE
+from kilonova.image.images.api import CHOOSE_ID
+from kilonova.policy import Policy
 from tests.image.support import RAW, images
 from tests.support.cloud import DEMO, OTHER
 
@@ -18,7 +20,10 @@ def test_image_is_created_updated_and_deleted(database_url: str, tmp_path: Path)
     async def scenario() -> None:
         async with images(database_url, tmp_path) as cloud:
             response = await cloud.call(
-                "POST", "/images", {"id": ID, "name": "a", "os_distro": "cirros", "tags": ["t"], **RAW}, "project-admin"
+                "POST",
+                "/images",
+                {"id": ID, "name": "a", "owner": DEMO, "os_distro": "cirros", "tags": ["t"], **RAW},
+                "admin",
             )
             assert response.status == 201
             assert response.headers["location"] == f"http://localhost/image/v2/images/{ID}"
@@ -48,7 +53,7 @@ def test_image_is_created_updated_and_deleted(database_url: str, tmp_path: Path)
                 "updated_at": created["created_at"],
             }
             assert await cloud.show(ID) == created
-            assert await cloud.status("POST", "/images", {"id": ID}, as_="project-admin") == 409
+            assert await cloud.status("POST", "/images", {"id": ID}, as_="admin") == 409
             assert (await cloud.call("GET", f"/images/{ID}/tasks")).json() == {"tasks": []}
             await cloud.ok("DELETE", f"/images/{ID}")
             assert await cloud.status("GET", f"/images/{ID}") == 404
@@ -57,15 +62,59 @@ def test_image_is_created_updated_and_deleted(database_url: str, tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_member_cannot_choose_id_of_image(database_url: str, tmp_path: Path) -> None:
+def test_only_services_and_administrators_of_the_cloud_choose_ids(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with images(database_url, tmp_path) as cloud:
-            for token in ("member", "manager", "other"):
+            for token in ("member", "manager", "other", "project-admin", f"admin@{OTHER}"):
                 refused = await cloud.call("POST", "/images", {"id": ID, **RAW}, token)
                 assert refused.status == 403
                 assert "attribute id" in refused.json()["message"]
             assert await cloud.status("GET", f"/images/{ID}", as_="admin") == 404
-            assert (await cloud.make("kilonova", id=ID, owner=DEMO))["id"] == ID
+            for token in ("kilonova", "admin", "system"):
+                image_id = str(uuid.uuid4())
+                assert (await cloud.make(token, id=image_id, owner=DEMO))["id"] == image_id
+
+    asyncio.run(scenario())
+
+
+def test_policy_decides_who_chooses_ids(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            policy = tmp_path / "policy.yaml"
+            policy.write_text(f"{CHOOSE_ID}: rule:project_manager_api\n")
+            cloud.services.policy = Policy(policy)
+            assert (await cloud.make("manager", id=ID))["id"] == ID
+            assert await cloud.status("POST", "/images", {"id": str(uuid.uuid4()), **RAW}, "system") == 403
+
+    asyncio.run(scenario())
+
+
+def test_ids_are_compared_in_lower_case(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            created = await cloud.call("POST", "/images", {"id": ID.upper(), **RAW}, "admin")
+            assert (created.status, created.json()["id"]) == (201, ID)
+            assert created.headers["location"].endswith(ID)
+            for image_id in (ID, ID.upper()):
+                assert await cloud.status("POST", "/images", {"id": image_id, **RAW}, "admin") == 409
+            await cloud.ok("DELETE", f"/images/{ID}", as_="admin")
+            for image_id in (ID, ID.upper()):
+                refused = await cloud.call("POST", "/images", {"id": image_id, **RAW}, "admin")
+                assert refused.status == 409
+                assert "deleted" in refused.json()["message"]
+
+    asyncio.run(scenario())
+
+
+def test_upper_case_id_of_an_older_release_is_not_used_again(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with images(database_url, tmp_path) as cloud:
+            await cloud.make("admin", id=ID)
+            async with cloud.db.transaction() as tx:
+                await tx.execute("UPDATE images SET id = $1 WHERE id = $2", ID.upper(), ID)
+            await cloud.ok("DELETE", f"/images/{ID.upper()}", as_="admin")
+            for image_id in (ID, ID.upper()):
+                assert await cloud.status("POST", "/images", {"id": image_id, **RAW}, "admin") == 409
 
     asyncio.run(scenario())
 

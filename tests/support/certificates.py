@@ -8,11 +8,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIBVIRT_NAMES = {"ca-cert.pem": "cacert.pem", "client-cert.pem": "clientcert.pem", "client-key.pem": "clientkey.pem"}
 _DAY = datetime.timedelta(days=1)
+_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 class Authority:
@@ -20,12 +21,15 @@ class Authority:
 
     def __init__(self, name: str = "authority") -> None:
         self._name = _common_name(name)
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = _new_key()
         self._certificate = self._sign(self._name, self._key, [], is_ca=True)
 
-    def issue(self, directory: Path, address: str) -> Path:
-        """Write the CA and a certificate for the address, as server and client, into the directory."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(self, directory: Path, address: str, key_type: str = "ec") -> Path:
+        """Write the CA and a certificate for the address, as server and client, into the directory.
+
+        `key_type` is "ec" or "rsa".
+        """
+        key: _Key = rsa.generate_private_key(65537, 2048) if key_type == "rsa" else _new_key()
         certificate = self._sign(_common_name(address), key, [address])
         secret = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -40,9 +44,7 @@ class Authority:
                 (directory / libvirt_name).symlink_to(name)
         return directory
 
-    def _sign(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, addresses: list[str], *, is_ca: bool = False
-    ) -> x509.Certificate:
+    def _sign(self, name: x509.Name, key: _Key, addresses: list[str], *, is_ca: bool = False) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         usage = x509.KeyUsage(
             digital_signature=not is_ca,
@@ -72,6 +74,10 @@ class Authority:
             builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             builder = builder.add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
         return builder.sign(self._key, hashes.SHA256())
+
+
+def _new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 def _common_name(name: str) -> x509.Name:

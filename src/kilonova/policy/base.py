@@ -37,6 +37,8 @@ SERVICE_OR_ADMIN = RuleReference("service_or_admin")
 OWNER = Match("user_id")
 OWNER_OR_ADMIN = RuleReference("owner_user_or_admin")
 PROJECT = Match("project_id")
+# The project of the cloud's administrators.
+ADMIN_PROJECT = Match("project_name", "admin") & Match("project_domain_id", "default")
 
 RULES = (
     Rule("context_is_admin", Role("admin"), "Who is an administrator; also what the check is_admin:True means."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.policy.base import (
     ADMIN,
+    ADMIN_PROJECT,
     ANY,
     CLOUD_ADMIN,
     MANAGER_OR_ADMIN,
@@ -19,7 +20,6 @@ from kilonova.policy.base import (
     Rule,
     rules,
 )
-from kilonova.policy.checks import Match
 
 SERVERS = rules(
     "os_compute_api:servers:",
@@ -271,9 +271,7 @@ PROXIES = rules(
 KILONOVA = (
     Rule(
         "kilonova:cloud_admin",
-        SYSTEM_ADMIN
-        | (ADMIN & ~PROJECT)
-        | (ADMIN & Match("project_name", "admin") & Match("project_domain_id", "default")),
+        SYSTEM_ADMIN | (ADMIN & ~PROJECT) | (ADMIN & ADMIN_PROJECT),
         "Administrators of the whole cloud: with a system scope, of another project than the target's, "
         "or of the project admin of the domain default.",
     ),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from kilonova.policy.base import ADMIN, MEMBER_OR_ADMIN, PROJECT_READER, READER_OR_ADMIN, Rule, rules
+from kilonova.policy.base import (
+    ADMIN,
+    ADMIN_PROJECT,
+    MEMBER_OR_ADMIN,
+    PROJECT_READER,
+    READER_OR_ADMIN,
+    SERVICE,
+    SYSTEM_ADMIN,
+    Rule,
+    rules,
+)
 from kilonova.policy.checks import Match, Role
 
 # Images of other projects that are visible: public, community, and shared with the project.
@@ -38,4 +48,9 @@ RULES: tuple[Rule, ...] = rules(
     ("get_tasks", ADMIN, "List tasks."),
     ("copy_image", ADMIN, "Copy an image to other stores."),
     ("cache_image", ADMIN, "Put an image into the cache."),
+    (
+        "kilonova:images:choose_id",
+        SERVICE | SYSTEM_ADMIN | (ADMIN & ADMIN_PROJECT),
+        "Choose the id of a new image: services, and administrators with a system scope or of the project admin.",
+    ),
 )

@@ -20,6 +20,7 @@ from kilonova.image.files import is_locked
 
 if TYPE_CHECKING:
     from kilonova.config import Config
+    from kilonova.image_hash import Hasher
     from kilonova.services import Services
 
 GIB = 1 << 30
@@ -133,11 +134,11 @@ class NewFile:
         with _disk_full_as_too_big():
             os.truncate(self._fd, self.size)
 
-    async def fill(self, chunks: AsyncIterator[bytes], on_progress: OnProgress) -> int:
-        """Write the stream; return its length."""
+    async def fill(self, chunks: AsyncIterator[bytes], on_progress: OnProgress, hasher: Hasher | None = None) -> int:
+        """Write the stream and hash it; return its length."""
         offset = 0
         async for block in _blocks(chunks):
-            await in_thread(self._write_block, offset, block)
+            await in_thread(self._write_block, offset, block, hasher)
             offset += len(block)
             await on_progress(offset)
         return offset
@@ -190,8 +191,10 @@ class NewFile:
             self._write_block(offset, block)
             offset, length = offset + len(block), length - len(block)
 
-    def _write_block(self, offset: int, block: bytes) -> None:
+    def _write_block(self, offset: int, block: bytes, hasher: Hasher | None = None) -> None:
         view = memoryview(block)
+        if hasher is not None:
+            hasher.update(view)
         with _disk_full_as_too_big():
             for start, end in _runs(block):
                 if offset + end > self.size:

@@ -11,6 +11,15 @@ from tests.compute.servers.shelved import boot_shelved, list_snapshots
 from tests.compute.servers.support import guest_on
 from tests.support import run
 from tests.support.full_cloud import WITHOUT_LIVENESS_CACHE, FullCloud, full_cloud
+from tests.support.volumes import (
+    InterceptedVolumeService,
+    block_device,
+    boot_from,
+    expected_checksum,
+    root_volume_id,
+    show_volume,
+    volume_checksum,
+)
 
 OTHER_HASH = "0" * 128
 
@@ -125,5 +134,59 @@ def test_unshelve_refuses_snapshot_that_was_replaced(database_url: str) -> None:
             await replace_data(c, snapshot["id"], content)
             assert (await run_move(c, server_id, "unshelve", None))["status"] == "ACTIVE"
             assert (await recorded_hashes(c, server_id))[1] is None
+
+    run(scenario())
+
+
+# Volumes of servers
+
+
+def replace_before(c: FullCloud, image_id: str, method: str, end: str) -> None:
+    """Replace the image just before compute sends such a request to the volume service."""
+
+    async def hook(sent: str, path: str, body: Any) -> None:
+        if sent == method and path.endswith(end):
+            await replace_image(c, image_id)
+
+    InterceptedVolumeService(c).hook = hook
+
+
+def test_boot_refuses_volume_of_an_image_that_was_replaced(database_url: str) -> None:
+    """The volume service would take the hash of the other image."""
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1) as c:
+            root = block_device("image", c.image_id, volume_size=1, boot_index=0)
+            replace_before(c, c.image_id, "POST", "/volumes")
+            made = await c.boot(imageRef="", block_device_mapping_v2=[root], networks="none")
+            shown = await c.wait_until_settled(made["id"])
+            assert shown["status"] == "ERROR"
+            assert f"Image {c.image_id} was replaced" in shown["fault"]["message"]
+            assert await c.guests() == {}
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM volumes WHERE status <> 'deleting'") == 0
+            # The next server records the hash of the other image, and its data is damaged for that hash.
+            made = await c.boot(imageRef="", block_device_mapping_v2=[root], networks="none")
+            shown = await c.wait_until_settled(made["id"])
+            assert (shown["status"], "is damaged" in shown["fault"]["message"]) == ("ERROR", True)
+
+    run(scenario())
+
+
+def test_rebuild_keeps_volume_if_the_image_was_replaced(database_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1) as c:
+            old, new = b"old" * 1000, b"new" * 1000
+            server = await boot_from(
+                c, block_device("image", await make_image(c, data=old), volume_size=1), networks="none"
+            )
+            other = await make_image(c, data=new)
+            replace_before(c, other, "POST", "/attachments")
+            _, refused = await rebuild(c, server["id"], imageRef=other)
+            assert refused["status"] == "ACTIVE"
+            volume_id = root_volume_id(server)
+            assert (await show_volume(c, volume_id))["status"] == "in-use"
+            assert await volume_checksum(c, volume_id) == expected_checksum(old)
+            error = await c.db.fetch_value("SELECT error FROM operations WHERE kind = 'reimage'")
+            assert f"Image {other} was replaced" in str(error)
 
     run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import struct
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kilonova.image.files import ImageFiles
 from kilonova.operations import Operation
 from kilonova.volume import conversion
 from kilonova.volume.files import VolumeFiles
@@ -161,6 +163,93 @@ def test_failed_reimage_keeps_content(sqlite_url: str) -> None:
         await act(cloud, volume_id, "os-reimage", image_id=await image(cloud, OTHER))
         assert (await cloud.item(f"/volumes/{volume_id}"))["status"] == "available"
         assert await content_checksum(cloud, volume_id) == expected(OTHER)
+
+    play(sqlite_url, scene)
+
+
+async def replace_data(cloud: VolumeCloud, image_id: str, data: bytes) -> None:
+    """Other data than the image service shows, of the same size."""
+    (path,) = ImageFiles.of(cloud.services.config).root.glob(f"{image_id}.*")
+    assert path.stat().st_size == len(data)
+    path.write_bytes(data)
+
+
+async def replace_image(cloud: VolumeCloud, image_id: str, data: bytes) -> None:
+    """Pretend that the image service gave the id to another image."""
+    await replace_data(cloud, image_id, data)
+    async with cloud.db.transaction() as tx:
+        await tx.execute("UPDATE images SET hash_value = $1 WHERE id = $2", hashlib.sha512(data).hexdigest(), image_id)
+
+
+async def failure_of(cloud: VolumeCloud, volume_id: str) -> str:
+    (message,) = (await cloud.get(f"/messages?resource_uuid={volume_id}")).json()["messages"]
+    return str(message["user_message"])
+
+
+@pytest.mark.usefixtures("qemu")
+@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+def test_damaged_image_becomes_no_volume(sqlite_url: str, disk_format: str, tmp_path: Path) -> None:
+    original = IMAGE if disk_format == "raw" else qcow2(tmp_path)
+    damaged = original[:-1] + bytes([original[-1] ^ 1])
+
+    async def scene(cloud: VolumeCloud) -> None:
+        image_id = await image(cloud, original, disk_format=disk_format)
+        await replace_data(cloud, image_id, damaged)
+        created = await make(cloud, "error", imageRef=image_id, size=4)
+        kept = await make(cloud, imageRef=await image(cloud, OTHER), size=4)
+        await act(cloud, kept, "os-reimage", image_id=image_id)
+        assert (await cloud.item(f"/volumes/{kept}"))["status"] == "error"
+        assert await content_checksum(cloud, kept) == expected(OTHER, 4)
+        hashes = [f"sha512:{hashlib.sha512(data).hexdigest()}" for data in (damaged, original)]
+        for volume_id in (created, kept):
+            text = await failure_of(cloud, volume_id)
+            assert f"the data of image {image_id} is damaged: its hash is {hashes[0]}, not {hashes[1]}" in text
+
+    play(sqlite_url, scene)
+
+
+def test_image_replaced_after_the_request_becomes_no_volume(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The volume service compares with the hash at the time of the request, not with the present one."""
+    gate, write = asyncio.Event(), content.write
+
+    async def later(*args: Any) -> Any:
+        await gate.wait()
+        return await write(*args)
+
+    other = bytes(reversed(IMAGE))
+
+    async def scene(cloud: VolumeCloud) -> None:
+        image_id = await image(cloud, IMAGE)
+        kept = await make(cloud, imageRef=await image(cloud, OTHER))
+        monkeypatch.setattr(content, "write", later)
+        requested = await cloud.post("/volumes", {"volume": {"size": 1, "imageRef": image_id}})
+        created = requested.json()["volume"]["id"]
+        await cloud.post(f"/volumes/{kept}/action", {"os-reimage": {"image_id": image_id}})
+        await replace_image(cloud, image_id, other)
+        gate.set()
+        for volume_id in (created, kept):
+            assert (await ended(cloud, volume_id))["status"] == "error"
+            assert f"Image {image_id} was replaced" in await failure_of(cloud, volume_id)
+        assert await content_checksum(cloud, kept) == expected(OTHER)
+        # A later request records the new hash.
+        await act(cloud, kept, "os-reimage", image_id=image_id)
+        assert await content_checksum(cloud, kept) == expected(other)
+
+    play(database_url, scene)
+
+
+def test_image_without_hash_is_checked_by_its_checksum(sqlite_url: str) -> None:
+    async def scene(cloud: VolumeCloud) -> None:
+        image_id = await image(cloud, IMAGE)
+        async with cloud.db.transaction() as tx:
+            await tx.execute("UPDATE images SET hash_value = NULL, hash_algo = NULL WHERE id = $1", image_id)
+        await make(cloud, imageRef=image_id)
+        await replace_data(cloud, image_id, bytes(reversed(IMAGE)))
+        volume_id = await make(cloud, "error", imageRef=image_id)
+        assert "its hash is md5:" in await failure_of(cloud, volume_id)
+        async with cloud.db.transaction() as tx:
+            await tx.execute("UPDATE images SET checksum = NULL WHERE id = $1", image_id)
+        await make(cloud, imageRef=image_id)
 
     play(sqlite_url, scene)
 
@@ -354,7 +443,7 @@ def test_number_of_concurrent_copies_is_limited(sqlite_url: str, monkeypatch: py
 
     fill, at_once, most, two = NewFile.fill, 0, 0, asyncio.Event()
 
-    async def slow(self: NewFile, chunks: Any, on_progress: Any) -> int:
+    async def slow(self: NewFile, chunks: Any, on_progress: Any, hasher: Any) -> int:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -363,7 +452,7 @@ def test_number_of_concurrent_copies_is_limited(sqlite_url: str, monkeypatch: py
         await two.wait()
         await asyncio.sleep(0.02)  # time for a third copy to start
         try:
-            return await fill(self, chunks, on_progress)
+            return await fill(self, chunks, on_progress, hasher)
         finally:
             at_once -= 1
 

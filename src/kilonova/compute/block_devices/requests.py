@@ -46,7 +46,8 @@ _SUPPORTED_MAPPINGS = frozenset(
 class RequestedDisks(Struct, frozen=True):
     """`image_properties` are those of the boot image; of a volume-backed server, those of the root volume's image.
 
-    `image_id` and `image_hash` are None for a volume-backed server.
+    `image_id` and `image_hash` are None for a volume-backed server. `source_hashes` has the hashes of the images that
+    volumes are created from, by image id.
     """
 
     image_properties: dict[str, str]
@@ -54,6 +55,7 @@ class RequestedDisks(Struct, frozen=True):
     image_hash: str | None
     devices: list[RequestedDevice]
     root_device_name: str
+    source_hashes: dict[str, str]
 
 
 async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers: int) -> RequestedDisks:
@@ -89,7 +91,8 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
     )
     _check_names([name, *(device.device_name for device in devices if device is not root)])
     image_hash = (image.hash or None) if image is not None and backing is not None else None
-    return RequestedDisks(properties, backing, image_hash, _complete(devices, flavor, root, name), name)
+    source_hashes = {source.id: source.hash for source in known.values() if isinstance(source, Image) and source.hash}
+    return RequestedDisks(properties, backing, image_hash, _complete(devices, flavor, root, name), name, source_hashes)
 
 
 # Parsing

@@ -11,7 +11,7 @@ from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.steps import choose, new_volumes, place, ports
 from kilonova.compute.operations.steps.choose import Proposal
-from kilonova.compute.operations.steps.new_volumes import MAKE_VOLUMES
+from kilonova.compute.operations.steps.new_volumes import MAKE_VOLUMES, CreatedVolumes
 from kilonova.compute.operations.steps.server import guest_of, server_of, zone_of
 from kilonova.compute.servers import model, scheduling
 from kilonova.compute.servers.requested_networks import RequestedInterface
@@ -28,12 +28,16 @@ WITH_VOLUMES = frozenset({MAKE_VOLUMES.name, WAIT.name, place.CONNECT, place.COM
 
 
 class BootParams(Struct, frozen=True):
-    """`security_groups` are names. `devices`: whether the server has block devices."""
+    """`security_groups` are names. `devices`: whether the server has block devices.
+
+    `image_hashes` has the hashes of the images that volumes are created from, by image id.
+    """
 
     networks: list[RequestedInterface]
     security_groups: list[str]
     destination: Destination | None
     devices: bool = False
+    image_hashes: dict[str, str] = {}
 
 
 class Boot(Operation[BootParams]):
@@ -47,7 +51,7 @@ class Boot(Operation[BootParams]):
         return (
             Step(
                 MAKE_VOLUMES,
-                new_volumes.create,
+                make_volumes,
                 undo=new_volumes.delete_created,
                 deadline=600,
                 task_state="block_device_mapping",
@@ -80,6 +84,10 @@ def volumes_deadline(op: Operation) -> float:
     created = op.find_result(MAKE_VOLUMES)
     gigabytes = created.gigabytes if created else 0
     return max(600.0, op.services.config.compute.reimage_seconds_per_gib * (1 + gigabytes))
+
+
+async def make_volumes(op: Boot) -> CreatedVolumes | None:
+    return await new_volumes.create(op, op.params.image_hashes)
 
 
 async def choose_host(op: Boot) -> Proposal:

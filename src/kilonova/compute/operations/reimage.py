@@ -14,7 +14,7 @@ from kilonova.compute.block_devices import model as devices
 from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.external_events.schemas import VOLUME_REIMAGED
 from kilonova.compute.host_calls import is_refused_too_often
-from kilonova.compute.operations.steps import cleanup, guest, power, volumes
+from kilonova.compute.operations.steps import cleanup, guest, images, power, volumes
 from kilonova.compute.operations.steps.guest import BUILD, PARK, STOP
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.servers import model
@@ -60,13 +60,17 @@ DOWNLOADING, ERROR, ATTACHING, IN_USE = "downloading", "error", "attaching", "in
 
 
 class ReimageParams(Struct, frozen=True, kw_only=True):
-    """`image_bytes` determines the time limit. `grace` and `columns` are as of Rebuild."""
+    """`image_bytes` determines the time limit. `image_hash` is the hash of the image when the rebuild was requested.
+
+    `grace` and `columns` are as of Rebuild.
+    """
 
     volume_id: str
     image_id: str
     image_bytes: int
     grace: int | UnsetType = UNSET
     columns: dict[str, str | None]
+    image_hash: str = ""
 
 
 class Reimage(Operation[ReimageParams]):
@@ -205,6 +209,7 @@ async def request_reimage(op: Reimage) -> bool:
     volume = await _volume(op)
     if volume.status == DOWNLOADING or _is_done(op, volume):
         return True
+    await images.check_unchanged(op, op.params.image_id, op.params.image_hash)
     auth = await op.services.identity.auth()
     try:
         async with volumes.volume_errors():

@@ -144,6 +144,7 @@ async def prepare(ctx: Context) -> Prepared:
             security_groups=security_groups,
             destination=destination,
             devices=bool(disks.devices),
+            image_hashes=disks.source_hashes,
         ),
         devices=disks.devices,
         destination=destination,

@@ -18,6 +18,7 @@ from kilonova.store import Transaction
 
 # By the visibility that they allow.
 VISIBILITY_RULES = {"public": "publicize_image", "community": "communitize_image"}
+CHOOSE_ID = "kilonova:images:choose_id"
 
 
 @api.route("GET", "/v2/images", policy="get_images", query=listing.LIST_QUERY)
@@ -42,7 +43,7 @@ async def show_tasks(ctx: Context, image_id: str) -> Response:
     return Response({"tasks": []})
 
 
-@api.route("POST", "/v2/images", checks=["add_image", *VISIBILITY_RULES.values()], body=CREATE, status=201)
+@api.route("POST", "/v2/images", checks=["add_image", CHOOSE_ID, *VISIBILITY_RULES.values()], body=CREATE, status=201)
 async def create(ctx: Context) -> Response:
     """Create an image; its data is uploaded afterwards."""
     image = _new_image(ctx)
@@ -77,11 +78,19 @@ def _new_image(ctx: Context) -> Image:
 
 
 def _id(ctx: Context) -> str:
-    """The requested id, or a new one. Servers and hosts know images by id, so members may not choose it."""
+    """The requested id in lower case, or a new one.
+
+    Servers and hosts of all projects know images by id, so administrators of one project may not choose it either.
+    """
     requested: str | None = ctx.body.get("id")
-    if requested is not None and not ctx.may("service_or_admin"):
-        raise Forbidden("Invalid attribute id: only administrators and services may choose the id of an image.")
-    return requested or new_id()
+    if requested is None:
+        return new_id()
+    if not ctx.may(CHOOSE_ID):
+        ctx.audit["reason"] = f"policy {CHOOSE_ID}"
+        raise Forbidden(
+            "Invalid attribute id: only services and administrators of the cloud may choose the id of an image."
+        )
+    return requested.lower()
 
 
 def _owner(ctx: Context) -> str | None:

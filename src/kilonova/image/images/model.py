@@ -121,9 +121,13 @@ async def change(tx: Transaction, before: ImageDetails, after: ImageDetails, now
 
 
 async def remove(tx: Transaction, image_id: str, now: float) -> None:
-    """Delete the image. Its id stays in use."""
+    """Delete the image. Its id stays in use, in lower case: an older release stored the id as it was requested."""
     await tx.execute("DELETE FROM images WHERE id = $1", image_id)
-    await tx.execute("INSERT INTO deleted_images (id, deleted_at) VALUES ($1, $2)", image_id, now)
+    await tx.execute(
+        "INSERT INTO deleted_images (id, deleted_at) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING",
+        image_id.lower(),
+        now,
+    )
 
 
 async def is_member(reader: Reader, image_id: str, project_id: str | None) -> bool:

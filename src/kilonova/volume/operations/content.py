@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from kilonova import image_hash
 from kilonova.http.client import Unreachable
 from kilonova.image.client import ATTRIBUTES, Image
 from kilonova.operations import Failed, Operation
@@ -56,12 +57,16 @@ def image_properties(metadata: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in metadata.items() if name not in _NOT_PROPERTIES}
 
 
-async def write(op: Operation, kind: str, owner: Volume | Snapshot, source: Source) -> Content:
-    """Write the content of a volume or snapshot (`kind`) to a new file. Files of earlier runs are removed first."""
+async def write(op: Operation, kind: str, owner: Volume | Snapshot, source: Source, expected_hash: str = "") -> Content:
+    """Write the content of a volume or snapshot (`kind`) to a new file. Files of earlier runs are removed first.
+
+    `expected_hash` is the hash of the image when the content was requested; empty if it is unknown.
+    """
     await remove_earlier_files(op, owner.id)
     content = Content(new_data_id(op))
     progress = Progress(op, owner.table, owner.id)
-    return await _write_file(op, _path(op, kind, owner.id, content.data_id), owner.size, source, content, progress)
+    path = _path(op, kind, owner.id, content.data_id)
+    return await _write_file(op, path, owner.size, source, expected_hash, content, progress)
 
 
 def _path(op: Operation, kind: str, ident: str, data_id: str) -> Path:
@@ -70,7 +75,7 @@ def _path(op: Operation, kind: str, ident: str, data_id: str) -> Path:
 
 
 async def _write_file(
-    op: Operation, path: Path, size: int, source: Source, content: Content, progress: Progress
+    op: Operation, path: Path, size: int, source: Source, expected_hash: str, content: Content, progress: Progress
 ) -> Content:
     """Create a file of `size` GiB, durable on return."""
     files = volume_files(op)
@@ -79,7 +84,7 @@ async def _write_file(
             return content
         ((kind, ident),) = source.items()
         if kind == "image":
-            metadata = await _from_image(op, file, ident, progress)
+            metadata = await _from_image(op, file, ident, expected_hash, progress)
             return structs.replace(content, bootable=True, image_metadata=metadata)
         copied = await _from_copy(op, file, kind, ident, progress)
         return structs.replace(content, bootable=copied.bootable, image_metadata=copied.image_metadata)
@@ -108,34 +113,67 @@ async def copy_in_use(
     return await export_manager(op).copy(op.id, volume_id, data_id, file.path, file.size, progress.report)
 
 
-async def _from_image(op: Operation, file: NewFile, image_id: str, progress: Progress) -> dict[str, str]:
+async def _from_image(
+    op: Operation, file: NewFile, image_id: str, expected_hash: str, progress: Progress
+) -> dict[str, str]:
     """Write the image to the file, and return what the volume stores about the image."""
-    token = await op.services.identity.token()
-    image = await op.services.image.show(image_id, token)
+    image = await op.services.image.show(image_id, await op.services.identity.token())
     if image is None or image.status not in ("active", "deactivated"):
         raise Failed(f"Image {image_id} could not be found, or has no data.")
+    if image_hash.is_replaced(expected_hash, image.hash):
+        raise Failed(
+            f"Image {image_id} was replaced: the hash of its data is {image.hash}, and was {expected_hash} when the"
+            " volume was requested."
+        )
     disk_format = conversion.checked_format(image.disk_format, image.container_format)
     progress.total = image.size or file.size
-    async with op.services.image.download(image_id, token) as chunks:
-        stream = _checked(chunks, disk_format, image.size)
-        if disk_format in conversion.RAW_FORMATS:
-            await file.fill(stream, progress.report)
-        else:
-            await _convert(op, file, stream, disk_format, image.size or 0, progress)
+    data = _ImageData(image.id, disk_format, image.size, expected_hash or image.hash)
+    if disk_format in conversion.RAW_FORMATS:
+        await _download(op, file, data, progress)
+    else:
+        await _convert(op, file, data, progress)
     return image_metadata(image)
 
 
-async def _convert(
-    op: Operation, file: NewFile, stream: AsyncIterator[bytes], disk_format: str, size: int, progress: Progress
-) -> None:
+class _ImageData(Struct, frozen=True):
+    """The data of an image as it must be. `hash` is empty if it is unknown."""
+
+    image_id: str
+    disk_format: str
+    size: int | None
+    hash: str
+
+
+async def _convert(op: Operation, file: NewFile, data: _ImageData, progress: Progress) -> None:
     """Download the image to a temporary file and convert that."""
-    async with volume_files(op).temporary(f"{file.path.name}.source", size) as source:
-        await source.fill(stream, progress.report)
-        virtual_size = await conversion.virtual_size(source.path, disk_format)
+    async with volume_files(op).temporary(f"{file.path.name}.source", data.size or 0) as source:
+        await _download(op, source, data, progress)
+        virtual_size = await conversion.virtual_size(source.path, data.disk_format)
         if virtual_size > file.size:
             raise TooBig(f"the disk in the image has {virtual_size} bytes, and the volume {file.size}")
-        file.check_space(await conversion.data_bytes(source.path, disk_format))
-        await conversion.to_raw(source.path, disk_format, file.path)
+        file.check_space(await conversion.data_bytes(source.path, data.disk_format))
+        await conversion.to_raw(source.path, data.disk_format, file.path)
+
+
+async def _download(op: Operation, file: NewFile, data: _ImageData, progress: Progress) -> None:
+    """Write the data of the image to the file. Raises Unacceptable if the data has another hash."""
+    hasher = _new_hasher(data)
+    async with op.services.image.download(data.image_id, await op.services.identity.token()) as chunks:
+        await file.fill(_checked(chunks, data.disk_format, data.size), progress.report, hasher)
+    if hasher is None:
+        return
+    found = f"{image_hash.algorithm_of(data.hash)}:{hasher.hexdigest()}"
+    if found != data.hash:
+        raise conversion.Unacceptable(
+            f"the data of image {data.image_id} is damaged: its hash is {found}, not {data.hash}"
+        )
+
+
+def _new_hasher(data: _ImageData) -> image_hash.Hasher | None:
+    try:
+        return image_hash.new_hasher(data.hash) if data.hash else None
+    except image_hash.UnsupportedAlgorithm as error:
+        raise conversion.Unacceptable(f"the data of image {data.image_id} cannot be checked: {error}") from None
 
 
 async def _checked(chunks: AsyncIterator[bytes], disk_format: str, image_size: int | None) -> AsyncIterator[bytes]:

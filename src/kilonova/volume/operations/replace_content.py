@@ -29,13 +29,19 @@ P_co = TypeVar("P_co", bound=NamesVolume, covariant=True)
 
 
 class CreateVolumeParams(Struct, frozen=True):
+    """`image_hash` is the hash of the source image when the volume was requested; empty if it is unknown."""
+
     volume_id: str
     source: Source
+    image_hash: str = ""
 
 
 class ReimageVolumeParams(Struct, frozen=True):
+    """`image_hash` is as of CreateVolumeParams."""
+
     volume_id: str
     image_id: str
+    image_hash: str = ""
 
 
 class RevertVolumeParams(Struct, frozen=True):
@@ -58,6 +64,11 @@ class ReplaceContent(Operation[P_co]):
             Step(WRITE, write, undo=remove_new_content, deadline=COPY_SECONDS),
             transaction_step("settle", settle, "sets the content and the status"),
         )
+
+    @property
+    def image_hash(self) -> str:
+        """The hash of the source image when the content was requested; empty if it is unknown."""
+        return ""
 
     async def prepare(self, volume: Volume) -> Source:
         """Return the source of the new content."""
@@ -83,6 +94,10 @@ class CreateVolume(ReplaceContent[CreateVolumeParams]):
     transition = "create"
     failure = messages.CREATE
 
+    @property
+    def image_hash(self) -> str:
+        return self.params.image_hash
+
     async def prepare(self, volume: Volume) -> Source:
         await requirements.check(self.db, volume.type_id)
         source = self.params.source
@@ -103,6 +118,10 @@ class ReimageVolume(ReplaceContent[ReimageVolumeParams]):
     kind = kinds.REIMAGE_VOLUME
     transition = "os-reimage"
     failure = messages.REIMAGE
+
+    @property
+    def image_hash(self) -> str:
+        return self.params.image_hash
 
     async def prepare(self, volume: Volume) -> Source:
         return {"image": self.params.image_id}
@@ -131,7 +150,7 @@ class RevertVolume(ReplaceContent[RevertVolumeParams]):
 
 async def write(op: ReplaceContent[NamesVolume]) -> Content:
     volume = await get_volume(op)
-    return await content.write(op, content.VOLUME, volume, await op.prepare(volume))
+    return await content.write(op, content.VOLUME, volume, await op.prepare(volume), op.image_hash)
 
 
 async def remove_new_content(op: ReplaceContent[NamesVolume]) -> None:

@@ -88,7 +88,7 @@ async def reimage(ctx: Context, volume_id: str) -> None:
         images.check_fits(image, volume.size)
         await _check_unconnected(tx, volume)
         await model.begin_transition(tx, volume, "os-reimage reserved" if reserved else "os-reimage")
-        params = ReimageVolumeParams(volume_id, image.id)
+        params = ReimageVolumeParams(volume_id, image.id, image.hash)
         await model.begin_operation(ctx, tx, ReimageVolume, volume.project_id, params)
 
 

@@ -42,6 +42,7 @@ class Source:
     id: str = ""
     size: int = 0
     """The size of the source in GiB. The volume may be larger."""
+    image_hash: str = ""
     type_id: str | None = None
     type_reference: str | None = None
 
@@ -74,7 +75,7 @@ async def _insert(ctx: Context, tx: Transaction, zone: str, image: Image | None)
     )
     metadata = body.get("metadata") or {}
     await model.insert(tx, volume, metadata)
-    params = CreateVolumeParams(volume.id, source.parameter)
+    params = CreateVolumeParams(volume.id, source.parameter, source.image_hash)
     await model.begin_operation(ctx, tx, CreateVolume, volume.project_id, params)
     return ShownVolume(volume, volume_type.name, metadata)
 
@@ -122,7 +123,7 @@ async def _source(ctx: Context, tx: Transaction, body: dict[str, str], image: Im
     size = body.get("size")
     if size is not None:
         images.check_fits(image, int(size))
-    return Source(kind="image", id=image.id, type_reference=image.properties.get(_TYPE_PROPERTY))
+    return Source(kind="image", id=image.id, image_hash=image.hash, type_reference=image.properties.get(_TYPE_PROPERTY))
 
 
 async def _volume(ctx: Context, tx: Transaction, volume_id: str) -> Source:

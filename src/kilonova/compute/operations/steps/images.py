@@ -131,11 +131,17 @@ async def check_not_replaced(op: Operation, server: Server) -> None:
 
     Hosts check the data that they fetch. This check also holds for hosts that fetch no data.
     """
-    if server.image_id is None or server.image_hash is None:
+    if server.image_id is not None:
+        await check_unchanged(op, server.image_id, server.image_hash)
+
+
+async def check_unchanged(op: Operation, image_id: str, recorded: str | None) -> None:
+    """Raise Failed if the image has other data than when its hash was recorded. A deleted image passes."""
+    if not recorded:
         return
-    image = await op.services.image.show(server.image_id, await op.services.identity.token())
+    image = await op.services.image.show(image_id, await op.services.identity.token())
     if image is not None:
-        check_hash(image, server.image_hash)
+        check_hash(image, recorded)
 
 
 def check_hash(image: Image, recorded: str | None) -> None:

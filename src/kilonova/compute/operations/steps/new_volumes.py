@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from kilonova.compute import volume_messages
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.block_devices.model import BlockDevice
-from kilonova.compute.operations.steps import volumes
+from kilonova.compute.operations.steps import images, volumes
 from kilonova.compute.operations.steps.server import fence
 from kilonova.identity.client import Auth, IdentityError
 from kilonova.operations import Failed, Operation, StepResult
@@ -37,8 +38,11 @@ class CreatedVolumes(Struct, frozen=True):
 MAKE_VOLUMES = StepResult("make volumes", CreatedVolumes)
 
 
-async def create(op: Operation) -> CreatedVolumes | None:
-    """Reserve existing volumes and create the others. Returns the size of the created ones."""
+async def create(op: Operation, image_hashes: Mapping[str, str] = {}) -> CreatedVolumes | None:
+    """Reserve existing volumes and create the others. Returns the size of the created ones.
+
+    Raises Failed if an image in `image_hashes` was replaced.
+    """
     requested = await _requested(op)
     if not requested:
         return None
@@ -46,7 +50,7 @@ async def create(op: Operation) -> CreatedVolumes | None:
         if not _is_created(device):
             await volumes.reserve(op, device)
         elif device.volume_id is None:
-            await _create(op, device)
+            await _create(op, device, image_hashes.get(device.source_id or ""))
     await _wait_briefly(op)
     return CreatedVolumes(sum(device.volume_size or 0 for device in requested if _is_created(device)))
 
@@ -108,10 +112,13 @@ def _is_created(device: BlockDevice) -> bool:
     return device.source_type != "volume"
 
 
-async def _create(op: Operation, device: BlockDevice) -> None:
+async def _create(op: Operation, device: BlockDevice, recorded_hash: str | None) -> None:
     async with volumes.volume_errors():
         found = await _find_created(op, device)
         volume = found[0] if found else await op.services.volume.create(_request(device), await _owner(op))
+    if device.source_id is not None:
+        # After the request, because the volume service keeps the hash that the image had then.
+        await images.check_unchanged(op, device.source_id, recorded_hash)
     async with op.db.transaction() as tx:
         await devices.set_volume(tx, device.uuid, volume.id)
         await fence(op, tx)

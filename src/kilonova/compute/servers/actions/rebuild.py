@@ -152,6 +152,7 @@ async def _plan_volume_rebuild(ctx: Context, server: Server, image_id: str) -> R
         volume_id=volume.id,
         image_id=image_id,
         image_bytes=image.disk_bytes,
+        image_hash=image.hash,
         grace=power.shutdown_grace(server),
         columns=await _image_columns(ctx, server, image) | await _columns(ctx),
     )
