@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from kilonova.hosts.drivers.libvirt.formats import UnsafeImage
 from tests.hosts.libvirt.support import MIB, require_tools, run_tool
 
 SECRET = "root:$6$secret"
+# A check of 64 KiB takes milliseconds. A pattern of quadratic time would take many seconds.
+MAX_CPU_SECONDS = 0.5
 
 
 @pytest.fixture(autouse=True)
@@ -200,6 +203,18 @@ def replace_bytes(path: Path, old: bytes, new: bytes) -> Path:
 def test_vmdk_descriptor_with_other_files_is_refused(make: Callable[..., Path], old: bytes, new: bytes) -> None:
     with pytest.raises(UnsafeImage, match="not supported"):
         formats.check_content(replace_bytes(make("vmdk"), old, new), "vmdk")
+
+
+@pytest.mark.parametrize("line", ["\n", " ", "RW\n", "RW ", "createType ", 'createType="\n', "x"])
+def test_large_vmdk_descriptor_costs_little(tmp_path: Path, line: str) -> None:
+    size = 1 << 16
+    header = struct.pack("<4sIIQQQQ", b"KDMV", 1, 0, 8192, 128, 1, size // formats.SECTOR)
+    text = (line * size)[:size].encode()
+    (tmp_path / "image").write_bytes(header.ljust(formats.SECTOR, b"\0") + text)
+    before = time.thread_time()
+    with pytest.raises(UnsafeImage):
+        formats.check_content(tmp_path / "image", "vmdk")
+    assert time.thread_time() - before < MAX_CPU_SECONDS
 
 
 def test_vmdk_without_data_is_refused(tmp_path: Path, make: Callable[..., Path]) -> None:

@@ -49,11 +49,11 @@ _QCOW2_END, _QCOW2_BACKING_FORMAT = 0, 0xE2792ACA
 _QCOW2_DATA_FILE_NAME, _QCOW2_ENCRYPTION = 0x44415441, 0x0537BE77
 
 _VMDK_SINGLE_FILE_TYPES = ("monolithicSparse", "streamOptimized")
-_VMDK_MAX_DESCRIPTOR_BYTES = 1 << 20
+_VMDK_MAX_DESCRIPTOR_BYTES = 1 << 16
 _VMDK_AT_END = 0xFFFFFFFFFFFFFFFF
-_VMDK_KIND = re.compile(r'^\s*createType\s*=\s*"([^"]*)"\s*$', re.MULTILINE | re.IGNORECASE)
+_VMDK_KIND = re.compile(r'^createType\s*=\s*"([^"]*)"\s*$', re.MULTILINE | re.IGNORECASE)
 _VMDK_PARENT = re.compile(r"parentFileNameHint", re.IGNORECASE)
-_VMDK_EXTENT = re.compile(r"^\s*(?:RW|RDONLY|NOACCESS)\s+\S+\s+(\S+)\s*(.*)$", re.MULTILINE | re.IGNORECASE)
+_VMDK_EXTENT = re.compile(r"^(?:RW|RDONLY|NOACCESS)\s+\S+\s+(\S+)\s*(.*)$", re.MULTILINE | re.IGNORECASE)
 
 
 class UnsafeImage(DriverError):
@@ -225,7 +225,7 @@ def _check_vmdk_header(content: _Content, offset: int) -> None:
         if offset:
             return  # only the first header needs a descriptor
         raise UnsafeImage("a vmdk without a descriptor is not supported")
-    text = content.read(descriptor * SECTOR, length * SECTOR).split(b"\0", 1)[0].decode("latin-1")
+    text = _trimmed_lines(content.read(descriptor * SECTOR, length * SECTOR).split(b"\0", 1)[0].decode("latin-1"))
     kinds = _VMDK_KIND.findall(text)
     if len(kinds) != 1 or kinds[0] not in _VMDK_SINGLE_FILE_TYPES:
         types = " or ".join(_VMDK_SINGLE_FILE_TYPES)
@@ -233,6 +233,11 @@ def _check_vmdk_header(content: _Content, offset: int) -> None:
     extents = _VMDK_EXTENT.findall(text)
     if _VMDK_PARENT.search(text) or len(extents) != 1 or extents[0][0].upper() != "SPARSE" or "/" in extents[0][1]:
         raise UnsafeImage("a vmdk that refers to other files is not supported")
+
+
+def _trimmed_lines(text: str) -> str:
+    """The text without blank lines and without spaces around lines, so that patterns take linear time."""
+    return "\n".join(trimmed for line in text.split("\n") if (trimmed := line.strip()))
 
 
 def _is_fixed_vhd(content: _Content) -> bool:
