@@ -137,6 +137,7 @@ def test_opened_and_refused_consoles_are_recorded(sqlite_url: str) -> None:
                     pass
                 await refused_status(url + "0")
                 await refused_status(url, origin="http://elsewhere.example")
+                await refused_status(url, origin="http://[")
                 with fake_displays(vnc=free_port()):
                     await refused_status(url)
             assert {event["action"] for event in events} == {"connect"}
@@ -146,6 +147,7 @@ def test_opened_and_refused_consoles_are_recorded(sqlite_url: str) -> None:
             assert found == [
                 (True, {"code": 101}),
                 (False, {"code": 403, "text": "the token is not valid"}),
+                (False, {"code": 403, "text": "the page's origin is not allowed"}),
                 (False, {"code": 403, "text": "the page's origin is not allowed"}),
                 (True, {"code": 403, "text": "the display is not available"}),
             ]

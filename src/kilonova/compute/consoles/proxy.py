@@ -20,10 +20,11 @@ from kilonova.hosts.messages import Command
 from kilonova.hosts.messages.verbs import Answer, CloseDisplay, OpenDisplay, Query, ReadDisplay, WriteDisplay
 from kilonova.hosts.transport import HostCallError
 from kilonova.http import audit
-from kilonova.http.errors import Forbidden, HttpError
+from kilonova.http.errors import Forbidden, HttpError, Unavailable
 from kilonova.http.origin import Origin, request_origin
 from kilonova.http.rate_limits import rate_limits_of
 from kilonova.services import Services
+from kilonova.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ class Proxy:
         try:
             console = await self._authorize(scope, headers, origin)
             display = await self._open(console)
-        except HttpError as error:
-            self._audit(origin, console, error.status, error.message)
+        except (HttpError, StoreError) as error:
+            refusal = error if isinstance(error, HttpError) else Unavailable("the database does not answer")
+            self._audit(origin, console, refusal.status, refusal.message)
             await send({"type": "websocket.close", "code": CLOSE_REFUSED})
             return
         self._audit(origin, console, _OPENED)
@@ -84,7 +86,7 @@ class Proxy:
             await _run_until_first_ends(
                 _forward_to_guest(receive, display),
                 _forward_to_browser(display, send),
-                self._wait_until_gone(console.server),
+                self._wait_until_server_leaves(console.server),
             )
         finally:
             await display.close()
@@ -112,7 +114,11 @@ class Proxy:
         config = self._services.config
         known = [origin.host, *(urlsplit(url).netloc for url in (config.console.url, config.public_url))]
         allowed = config.cors.allowed_origin
-        return (urlsplit(page).netloc or page) in filter(None, known) or page in allowed or "*" in allowed
+        try:
+            host = urlsplit(page).netloc or page
+        except ValueError:
+            return False
+        return host in filter(None, known) or page in allowed or "*" in allowed
 
     async def _open(self, console: Console) -> _Display:
         """Connect to the guest's display on its current host. Raises Forbidden."""
@@ -141,7 +147,7 @@ class Proxy:
             request_id=f"req-{uuid.uuid4()}",
         )
 
-    async def _wait_until_gone(self, server: Server) -> None:
+    async def _wait_until_server_leaves(self, server: Server) -> None:
         """Return when the server is deleted or has left the host."""
         while await self._services.db.fetch_value(_SERVER_ON_HOST, server.id, server.host):
             await asyncio.sleep(SERVER_CHECK_SECONDS)
