@@ -15,7 +15,7 @@ from kilonova.compute.zones import model as zones
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.filter_values import limited
-from kilonova.http.loop_yielder import collect
+from kilonova.http.loop_yielder import LoopYielder, collect
 from kilonova.http.pagination import marker_not_found, page_limit
 from kilonova.http.parameter_types import BOOLEAN, is_true
 from kilonova.operations.definition import all_kinds
@@ -249,7 +249,12 @@ def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
 async def _zone(ctx: Context, pattern: str, conditions: Conditions) -> None:
     matches, argument = _match("pinned_zone", "availability_zone", pattern)
     services = await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
-    names = {zone for zone in {zone for _, zone in services} if regular_expressions.matches(pattern, zone)}
+    names: set[str] = set()
+    yielder = LoopYielder()
+    for zone in {zone for _, zone in services}:
+        if regular_expressions.matches(pattern, zone):
+            names.add(zone)
+        await yielder.maybe_yield()
     hosts = [service.host for service, zone in services if zone in names]
     conditions.add(f"(host = ANY(?) OR (host IS NULL AND {matches}))", hosts, argument)
 
