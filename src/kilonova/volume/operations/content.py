@@ -136,7 +136,7 @@ async def _from_image(
 
 
 class _ImageData(Struct, frozen=True):
-    """The data of an image as it must be. `hash` is empty if it is unknown."""
+    """Identifies the data of an image, which a copy must match. `hash` is empty if the image has none."""
 
     image_id: str
     disk_format: str

@@ -117,7 +117,7 @@ async def _create(op: Operation, device: BlockDevice, recorded_hash: str | None)
         found = await _find_created(op, device)
         volume = found[0] if found else await op.services.volume.create(_request(device), await _owner(op))
     if device.source_id is not None:
-        # After the request, because the volume service keeps the hash that the image had then.
+        # This check follows the request, because the volume service keeps the hash that the image had then.
         await images.check_unchanged(op, device.source_id, recorded_hash)
     async with op.db.transaction() as tx:
         await devices.set_volume(tx, device.uuid, volume.id)
