@@ -23,10 +23,13 @@ KINDS = sorted({group["kind"] for group in STORED["operations"]})
 ADDED_KINDS: frozenset[str] = frozenset()
 # Parameters that may be absent, and their defaults.
 OPTIONAL_PARAMS: dict[str, dict[str, object]] = {
-    "boot": {"devices": False},
+    "boot": {"devices": False, "image_hashes": {}},
     "change_password": {"password": ""},
+    "create_volume": {"image_hash": ""},
     "deferred_update_metadata": {"forgetting": False},
     "delete_volume": {"cascade": False},
+    "reimage": {"image_hash": ""},
+    "reimage_volume": {"image_hash": ""},
     "restore": {"rescued": False},
     "soft_delete": {"rescued": False},
     "update_metadata": {"forgetting": False},
