@@ -130,6 +130,25 @@ def test_invalid_queries_are_refused(database_url: str, query: str) -> None:
     run(scenario())
 
 
+def test_detailed_is_a_key_of_lists_alone(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url) as c:
+            await put(c, 1, 0, 1)
+            # The stock client sends True.
+            for value, detailed in (
+                *(("1", True), ("True", True), ("0&detailed=1", True)),
+                *(("0", False), ("", False), ("2", False), ("nonsense", False)),
+            ):
+                (shown,) = (await usage(c, f"?{DAY}&detailed={value}"))["tenant_usages"]
+                assert ("server_usages" in shown) is detailed, value
+            path = f"/os-simple-tenant-usage/{DEMO}?detailed=1"
+            assert (await c.get(path, version="2.74")).status == 200
+            status, _, message = fault(await c.get(path, version="2.75"))
+            assert (status, "detailed" in message) == (400, True)
+
+    run(scenario())
+
+
 def test_policies(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:

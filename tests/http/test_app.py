@@ -110,6 +110,10 @@ class TestQueries:
         answer = toy().get("/toy/v2.1/toys?colour=r%C3%A9d&tag=a&tag=b&limit=3")
         assert answer.json()["query"] == {"colour": ["réd"], "tag": ["a", "b"], "limit": ["3"]}
 
+    def test_last_value_of_a_repeated_key_counts(self) -> None:
+        assert toy().get("/toy/v2.1/toys?page=3&page=1&page=2").json()["page"] == "2"
+        assert toy().get("/toy/v2.1/toys?page=x&page=2").status == 400
+
     @pytest.mark.parametrize(
         "query", ["wheels=4", "colour=a&colour=b", "limit=x", "limit=", "colour=%ff", "colour=%00", "a=1&" * 1001]
     )

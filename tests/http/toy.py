@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kilonova.config import Config
-from kilonova.http import Api, App, Context, Field, Response, View, col, multi
+from kilonova.http import Api, App, Context, Field, Response, View, col, multi, repeatable
 from kilonova.http.client import ClientResponse, InProcess
 from kilonova.http.errors import HttpError
 from kilonova.http.versions import Behaviour, Microversion
@@ -80,10 +80,17 @@ def _routes(api: Api) -> None:
         "GET",
         "/toys",
         authenticated=True,
-        query={"colour": TEXT, "tag": multi(TEXT), "limit": {"type": "string", "pattern": "^[0-9]+$"}},
+        query={
+            "colour": TEXT,
+            "tag": multi(TEXT),
+            "limit": {"type": "string", "pattern": "^[0-9]+$"},
+            **repeatable({"page": {"type": "string", "pattern": "^[0-9]+$"}}),
+        },
     )
     async def index(ctx: Context) -> Response:
-        return Response({"query": ctx.query, "minor": ctx.minor, "bold": ctx.has_behaviour(BOLD)})
+        return Response(
+            {"query": ctx.query, "page": ctx.query_one("page"), "minor": ctx.minor, "bold": ctx.has_behaviour(BOLD)}
+        )
 
     @api.route("POST", "/toys", authenticated=True, body=TOY, status=201)
     async def create(ctx: Context) -> Response:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from kilonova.compute.api import api
 from kilonova.compute.quotas import model as quotas
-from kilonova.http import Context, Response, View, col
+from kilonova.http import Context, Response, View, col, repeatable
 from kilonova.http.parameter_types import STRING
 
-QUERY = {"tenant_id": STRING, "reserved": STRING}
+QUERY = repeatable({"tenant_id": STRING, "reserved": STRING})
 _INTEGER = {"type": "integer"}
 # Keys of the view, and the quota resource of each.
 _LIMITS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from kilonova.compute.api import api
 from kilonova.compute.network_calls import network_errors
 from kilonova.compute.server_security_groups import group_view, rule_view
-from kilonova.http import Context, Response
+from kilonova.http import Context, Response, repeatable
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, page_limit
 from kilonova.http.parameter_types import STRING, UUID, Schema, is_true
@@ -31,7 +31,7 @@ def _open(name: str, properties: Schema, required: list[str]) -> Schema:
     return {"type": "object", "properties": {name: inner}, "required": [name]}
 
 
-LIST: dict[str, Schema] = {"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING, "*": {}}
+LIST = repeatable({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING, "*": {}})
 GROUP_BODY = _open("security_group", {"name": TEXT, "description": TEXT}, ["name", "description"])
 RULE_BODY = _open(
     "security_group_rule",

@@ -10,7 +10,7 @@ from typing import ClassVar
 from kilonova import clock
 from kilonova.compute.api import api
 from kilonova.compute.servers.server import EmbeddedFlavor
-from kilonova.http import Context, Response, multi
+from kilonova.http import Context, Response, repeatable
 from kilonova.http.errors import BadRequest
 from kilonova.http.pagination import LIMIT, MARKER, marker_not_found, next_link, page_limit
 from kilonova.http.parameter_types import STRING, is_true
@@ -22,11 +22,8 @@ PAGED = api.behaviour("usage of projects comes in pages")
 HOUR_SECONDS = 3600.0
 FOUR_WEEKS_SECONDS = 28 * 24 * HOUR_SECONDS
 
-QUERY = {
-    **{name: multi(STRING) for name in ("start", "end", "detailed")},
-    "limit": multi(LIMIT),
-    "marker": multi(MARKER),
-}
+SHOW = repeatable({"start": STRING, "end": STRING, "limit": LIMIT, "marker": MARKER})
+LIST = repeatable({"detailed": STRING, **SHOW})
 
 
 # Ordered by project, because pages are grouped by project.
@@ -64,7 +61,7 @@ class Period:
         return max(0.0, ended - max(server.launched_at or now, self.start)) / HOUR_SECONDS
 
 
-@api.route("GET", PATH, policy=RULE + "list", query=QUERY)
+@api.route("GET", PATH, policy=RULE + "list", query=LIST)
 async def index(ctx: Context) -> Response:
     """Show the usage of all projects."""
     period, detailed = _period(ctx), is_true(ctx.query_one("detailed") or "0")
@@ -74,7 +71,7 @@ async def index(ctx: Context) -> Response:
     return Response({**body, **_links(ctx, "tenant_usages_links", PATH, servers, full)})
 
 
-@api.route("GET", PATH + "/{project_id}", checks=[RULE + "show"], query=QUERY)
+@api.route("GET", PATH + "/{project_id}", checks=[RULE + "show"], query=SHOW)
 async def show(ctx: Context, project_id: str) -> Response:
     """Show the usage of a project by server."""
     ctx.authorize(RULE + "show", {"project_id": project_id})

@@ -1,8 +1,8 @@
 """HTTP framework shared by all of Kilonova's APIs."""
 
-from kilonova.http.api import Api, Route, multi
+from kilonova.http.api import Api, Route, multi, repeatable
 from kilonova.http.app import App
 from kilonova.http.context import Context, Response
 from kilonova.http.views import Field, View, attribute, col
 
-__all__ = ["Api", "App", "Context", "Field", "Response", "Route", "View", "attribute", "col", "multi"]
+__all__ = ["Api", "App", "Context", "Field", "Response", "Route", "View", "attribute", "col", "multi", "repeatable"]

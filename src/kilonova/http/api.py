@@ -48,13 +48,18 @@ class RouteVersion:
 
 
 def multi(schema: Schema) -> Schema:
-    """The schema of a query key that may be repeated."""
+    """The schema of a query key that may be repeated: all its values count."""
     return {"multi": True, **schema}
+
+
+def repeatable(query: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Query keys that may be repeated: the last value counts."""
+    return {key: {"repeatable": True, **schema} for key, schema in query.items()}
 
 
 def _values(schema: Schema) -> Schema:
     schema = dict(schema)
-    many = schema.pop("multi", False)
+    many = [schema.pop("multi", False), schema.pop("repeatable", False)] != [False, False]
     return {"type": "array", "items": schema, **({} if many else {"maxItems": 1})}
 
 
@@ -237,11 +242,15 @@ class Api:
     def document(
         self, method: str, path: str, *, query: Mapping[str, Schema] | None = None, status: int = 200
     ) -> Callable[[Handler], Handler]:
-        """Declare a version document: public, and not below a root."""
+        """Declare a version document: public, and not below a root.
+
+        HEAD and OPTIONS are answered as GET: load balancers check services with them.
+        """
 
         def declare(handler: Handler) -> Handler:
             declared = Route(method, path, handler, public=True, query=query, status=status)
-            self.documents.add(method, path, declared)
+            for answered in (method, "HEAD", "OPTIONS"):
+                self.documents.add(answered, path, declared)
             self.document_routes[declared.key] = declared
             declared.versions = [RouteVersion(_draft(declared))] * (self.high - self.low + 1)
             return handler

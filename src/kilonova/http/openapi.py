@@ -163,6 +163,7 @@ def _parameters(api: Api, version: RouteVersion) -> list[dict[str, Any]]:
 
 def _query_parameter(key: str, schema: dict[str, Any]) -> dict[str, Any]:
     schema = dict(schema)
+    schema.pop("repeatable", None)
     if schema.pop("multi", False):
         schema = {"type": "array", "items": schema}
     return {"name": key, "in": "query", "schema": schema}

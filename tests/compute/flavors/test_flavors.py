@@ -126,12 +126,30 @@ def test_min_ram_and_min_disk_filters(sqlite_url: str, query: str, expected: lis
     run(scenario())
 
 
-def test_name_filter_from_2_102(database_url: str) -> None:
+def test_name_filter_from_2_102_is_a_pattern(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c:
-            assert await names(c, "?name=m1.small", version="2.102") == ["m1.small"]
-            assert await names(c, "?name=m1", version="2.102") == []
-            assert len(await names(c, "?name=m1.small", version="2.74")) == 5
+            await create(c, name="ci.m1.small", id="ci")
+            both, large = ["m1.small", "ci.m1.small"], ["m1.large", "m1.xlarge"]
+            for query, expected in (
+                ("m1.small", both),
+                ("%5Em1.small%24", ["m1.small"]),
+                ("large", large),
+                ("x%3Flarge%24&minRam=4096", large),
+                ("M1", []),
+                ("%5Em1%24", []),
+                ("tiny&name=%5Eci", ["ci.m1.small"]),
+            ):
+                assert await names(c, f"?name={query}", version="2.102") == expected, query
+            pages = "?name=small&limit=1"
+            assert await names(c, pages, version="2.102") == both[:1]
+            assert await names(c, f"{pages}&marker=2", version="2.102") == both[1:]
+            detail = (await c.get("/flavors/detail?name=small", version="2.102")).json()["flavors"]
+            assert [flavor["name"] for flavor in detail] == both
+            refused = fault(await c.get("/flavors?name=%28", version="2.102"))
+            assert refused[0] == 400
+            assert "name" in refused[2]
+            assert len(await names(c, "?name=m1.small", version="2.74")) == 6
             assert (await c.get("/flavors?name=m1.small", version="2.101")).status == 400
 
     run(scenario())

@@ -52,10 +52,17 @@ SERVERS: dict[str, dict[str, Any]] = {
         "nics": [nic("192.168.1.5", label="10.0.0.5")],
         "host": "host1",
         "flavor_id": "2",
+        "image_properties": {"kernel_id": "kernel-1", "ramdisk_id": "ramdisk-1"},
     },
     "broken": {"vm_state": "error", "fault": {"code": 500, "message": "m", "created_at": 1.0}, "user_id": "manager-id"},
     "building": {"vm_state": "building", "pinned_zone": "a", "config_drive": True, "reservation_id": "r-2"},
-    "Spaced Näme": {"host": "host2", "locked": True, "description": "what it is for", "hostname": "spaced"},
+    "Spaced Näme": {
+        "host": "host2",
+        "locked": True,
+        "locked_by": "owner",
+        "description": "what it is for",
+        "hostname": "spaced",
+    },
     "gone": {"vm_state": "deleted", "deleted": True},
     "theirs": {"project_id": OTHER, "user_id": "other-id", "host": "host1", "nics": [nic("10.0.0.7")]},
 }
@@ -68,7 +75,9 @@ async def cloud_with_servers(database_url: str) -> AsyncIterator[Cloud]:
         async with c.db.transaction() as tx:
             for hour, (name, values) in enumerate(SERVERS.items()):
                 documents = {
-                    key: orjson.dumps(values[key]).decode() for key in ("nics", "fault") if values.get(key) is not None
+                    key: orjson.dumps(values[key]).decode()
+                    for key in ("nics", "fault", "image_properties")
+                    if values.get(key) is not None
                 }
                 times = {
                     "created_at": timestamp(hour),
@@ -121,6 +130,7 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
     ("status=PAUSED", "2.1", set(), set()),
     ("status=NONSENSE", "2.37", set(), set()),
     ("status=NONSENSE&status=ERROR", "2.37", {"broken"}, {"broken"}),
+    ("status=NONSENSE&status=ERROR", "2.38", {"broken"}, {"broken"}),
     (f"image={IMAGES['debian']}", "2.1", {"web-1", "web-2"}, {"web-1", "web-2"}),
     ("image=none", "2.1", set(), set()),
     ("flavor=2", "2.1", {"db"}, {"db"}),
@@ -151,6 +161,10 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
     ("locked=true", "2.73", {"Spaced Näme"}, {"Spaced Näme"}),
     ("locked=0", "2.73", OWN - {"Spaced Näme"}, NOT_DELETED - {"Spaced Näme"}),
     ("locked=true", "2.72", OWN, NOT_DELETED),
+    ("locked=nonsense", "2.72", OWN, NOT_DELETED),
+    # The last value of a repeated key counts.
+    ("name=db&name=web-1", "2.1", {"web-1"}, {"web-1"}),
+    ("limit=1&limit=7", "2.1", OWN, NOT_DELETED),
     # Filters of administrators: ignored for other roles.
     ("host=host1", "2.106", OWN, {"web-1", "db", "theirs"}),
     ("node=host1", "2.106", OWN, set()),
@@ -159,6 +173,14 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
     ("description=what", "2.106", OWN, {"Spaced Näme"}),
     ("launch_index=0", "2.106", OWN, NOT_DELETED),
     ("launch_index=nonsense", "2.106", OWN, set()),
+    ("kernel_id=kernel", "2.106", OWN, {"db"}),
+    ("kernel_id=^1", "2.106", OWN, set()),
+    ("ramdisk_id=" + quote("^r.*-1$"), "2.106", OWN, {"db"}),
+    ("locked_by=owner", "2.106", OWN, {"Spaced Näme"}),
+    ("auto_disk_config=MANUAL", "2.106", OWN, set()),
+    ("auto_disk_config=AUTO", "2.106", OWN, NOT_DELETED),
+    ("metadata=x&system_metadata=x&security_groups=x&services=x", "2.106", OWN, NOT_DELETED),
+    ("block_device_mapping=x&info_cache=x&pci_devices=x", "2.106", OWN, NOT_DELETED),
     # Filters for all roles since 2.83 and 2.90.
     ("user_id=manager-id", "2.82", OWN, {"broken"}),
     ("user_id=manager-id", "2.83", {"broken"}, {"broken"}),
@@ -181,6 +203,9 @@ FILTERS: list[tuple[str, str, set[str], set[str]]] = [
         {"web-1", "web-2", "db", "Spaced Näme", "theirs"},
     ),
     ("config_drive=true", "2.83", {"building"}, {"building"}),
+    ("config_drive=No", "2.83", OWN - {"building"}, NOT_DELETED - {"building"}),
+    ("config_drive=Tru", "2.83", {"building"}, {"building"}),
+    ("config_drive=nonsense", "2.83", set(), set()),
     ("power_state=1", "2.83", OWN, NOT_DELETED),
     ("power_state=4", "2.83", set(), set()),
     ("power_state=four", "2.83", set(), set()),
@@ -232,7 +257,13 @@ REFUSED = [
     ("2.66", "changes-since=2026-05-04T12:00:00Z&changes-before=2026-05-04T11:00:00Z", 400, "changes-since"),
     ("2.83", "created_at=yesterday", 400, "created_at"),
     ("2.38", "status=NONSENSE", 400, "NONSENSE"),
-    ("2.38", "status=ACTIVE&status=NONSENSE", 400, "NONSENSE"),
+    ("2.38", "status=RUBBISH&status=NONSENSE", 400, "NONSENSE"),
+    ("2.73", "locked=nonsense", 400, "locked"),
+    ("2.73", "locked=", 400, "locked"),
+    ("2.83", "config_drive=(", 400, "config_drive"),
+    ("2.1", "limit=1&limit=-1", 400, "limit"),
+    ("2.1", "limit=-1&limit=1", 400, "limit"),
+    ("2.1", "marker=" + IMAGES["debian"] + "&marker=unknown", 400, "marker [unknown] not found"),
     ("2.1", "status=DELETED", 403, "deleted"),
     ("2.1", "all_tenants=1", 403, "get_all_tenants"),
     ("2.1", "all_tenants", 403, "get_all_tenants"),
@@ -330,6 +361,24 @@ def test_lists_are_limited_to_the_project_unless_all_tenants(database_url: str) 
             for path in ("/servers", "/servers/detail"):
                 assert (await c.get(path, as_="service")).status == 403
                 assert (await c.get(path, as_=None)).status == 401
+
+    run(scenario())
+
+
+def test_soft_deleted_servers_are_left_out_on_request(database_url: str) -> None:
+    async def scenario() -> None:
+        async with cloud_with_servers(database_url) as c:
+            async with c.db.transaction() as tx:
+                await insert_server(tx, new_id(), name="soft", vm_state="soft-delete")
+            everywhere = "all_tenants=1&deleted=true"
+            for more, expected in (
+                ("", {"gone", "soft"}),
+                ("&soft_deleted=true", {"gone", "soft"}),
+                ("&soft_deleted=false", {"gone"}),
+            ):
+                assert await list_names(c, everywhere + more, as_="admin", version="2.75") == expected
+            # Without `deleted` the key has no effect.
+            assert await list_names(c, "all_tenants=1&soft_deleted=true", as_="admin") == NOT_DELETED
 
     run(scenario())
 

@@ -27,6 +27,9 @@ ORDERS = [
     "sort_key=launched_at&sort_key=key_name&sort_dir=desc&sort_dir=asc",
     "sort_key=uuid&sort_dir=asc",
     "sort_key=locked&sort_key=memory_mb&sort_dir=asc&sort_dir=desc",
+    "sort_key=task_state&sort_key=display_name",
+    "sort_key=locked_by&sort_key=auto_disk_config",
+    "sort_key=progress&sort_key=kernel_id",
 ]
 
 
@@ -90,6 +93,31 @@ def test_sort_keys_and_directions(database_url: str) -> None:
             assert found == sorted(sorted(found, key=lambda pair: pair[1]), key=lambda pair: pair[0], reverse=True)
             newest = [server["created"] for server in (await c.get("/servers/detail")).json()["servers"]]
             assert newest == sorted(newest, reverse=True)
+
+    run(scenario())
+
+
+def test_task_states_are_sorted(database_url: str) -> None:
+    """Simulated hosts that never answer keep two servers busy."""
+
+    async def scenario() -> None:
+        async with cloud(database_url, hosts=1) as c:
+            async with c.db.transaction() as tx:
+                for name in ("idle", "rebooted", "stopped"):
+                    await insert_server(tx, new_id(), name=name, host="host1", hypervisor_hostname="host1")
+            ids = {s["name"]: s["id"] for s in (await c.get("/servers")).json()["servers"]}
+            stop, reboot = {"os-stop": None}, {"reboot": {"type": "SOFT"}}
+            assert (await c.post(f"/servers/{ids['stopped']}/action", stop)).status == 202
+            assert (await c.post(f"/servers/{ids['rebooted']}/action", reboot)).status == 202
+            for direction, expected in (
+                ("asc", [None, "powering-off", "rebooting"]),
+                ("desc", ["rebooting", "powering-off", None]),
+            ):
+                path = f"/servers/detail?sort_key=task_state&sort_dir={direction}"
+                listed = (await c.get(path)).json()["servers"]
+                assert [server["OS-EXT-STS:task_state"] for server in listed] == expected
+                pages = await get_pages(c, path + "&limit=1")
+                assert list(chain(*pages)) == [server["id"] for server in listed]
 
     run(scenario())
 

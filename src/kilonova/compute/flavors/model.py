@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from kilonova import clock
 from kilonova.compute.servers.server import EmbeddedFlavor
+from kilonova.http import pattern_filters
 from kilonova.http.is_public import sees_all
-from kilonova.store import Reader, Transaction
+from kilonova.http.pattern_filters import pattern_condition
+from kilonova.store import Database, Reader, Transaction
 from kilonova.store.access_list import AccessList
+from kilonova.store.conditions import Conditions
 from kilonova.store.insert import insert_row
 from kilonova.store.records import Record, encode_document
 
@@ -70,7 +73,7 @@ async def get(reader: Reader, flavor_id: str, token: Credentials) -> Flavor | No
 
 
 async def page(
-    reader: Reader,
+    db: Database,
     token: Credentials,
     *,
     is_public: bool | None,
@@ -83,29 +86,26 @@ async def page(
     limit: int,
 ) -> list[Flavor]:
     """`is_public`: True for public flavors and those that the project has access to, False for private ones, None for
-    all. `order` is SQL.
+    all. `name` is a pattern, `order` is SQL.
     """
-    args: list[object] = []
-
-    def bind(value: object) -> str:
-        args.append(value)
-        return f"${len(args)}"
-
-    where = [f"ram >= {bind(min_ram)}", f"disk >= {bind(min_disk)}"]
-    if is_public is not None:
-        where.append(ACCESS.condition(bind(token.project_id or "")) if is_public else "NOT is_public")
+    conditions = Conditions()
+    conditions.add("ram >= ?", min_ram)
+    conditions.add("disk >= ?", min_disk)
+    if is_public:
+        conditions.add(ACCESS.condition("?"), token.project_id or "")
+    elif is_public is not None:
+        conditions.add("NOT is_public")
     if name is not None:
-        where.append(f"name = {bind(name)}")
+        conditions.add(*pattern_condition("name", "name", name))
     if marker is not None:
         beyond = "<" if descending else ">"
-        where.append(f"({order}, id) {beyond} (SELECT {order}, id FROM flavors WHERE id = {bind(marker.id)})")
+        conditions.add(f"({order}, id) {beyond} (SELECT {order}, id FROM flavors WHERE id = ?)", marker.id)
     direction = "DESC" if descending else "ASC"
-    rows = await reader.fetch(
-        f"SELECT * FROM flavors WHERE {' AND '.join(where)}"
-        f" ORDER BY {order} {direction}, id {direction} LIMIT {bind(limit)}",
-        *args,
+    sql = (
+        f"SELECT * FROM flavors WHERE {conditions.where()}"
+        f" ORDER BY {order} {direction}, id {direction} LIMIT ${len(conditions.arguments) + 1}"
     )
-    return Flavor.decode_all(rows)
+    return Flavor.decode_all(await pattern_filters.fetch(db, conditions, sql, *conditions.arguments, limit))
 
 
 async def find_conflict(reader: Reader, flavor_id: str, name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kilonova.http import repeatable
 from kilonova.http.pagination import LIMIT, MARKER
 from kilonova.http.parameter_types import BOOLEAN, NAME, STRING, Schema, closed_object, integer, request_body
 
@@ -71,16 +72,18 @@ SORT_KEYS = {
     "rxtx_factor": "rxtx_factor",
 }
 SORT_KEY: Schema = {"type": "string", "enum": sorted(set(SORT_KEYS) - {"rxtx_factor"})}
-OLD_SORT_KEY: Schema = {"type": "string", "enum": sorted(SORT_KEYS)}
+OLD_SORT_KEY: Schema = {"type": "string", "enum": sorted(SORT_KEYS), "repeatable": True}
 _INTEGER: Schema = {"type": "string", "pattern": r"^-?[0-9]{1,18}$"}
-LIST: dict[str, Schema] = {
-    "limit": LIMIT,
-    "marker": MARKER,
-    "minRam": _INTEGER,
-    "minDisk": _INTEGER,
-    # A boolean, or `none` for both kinds. Any string is accepted, because it is only read for administrators.
-    "is_public": STRING,
-    "name": STRING,
-    "sort_key": SORT_KEY,
-    "sort_dir": {"type": "string", "enum": ["asc", "desc"]},
-}
+LIST: dict[str, Schema] = repeatable(
+    {
+        "limit": LIMIT,
+        "marker": MARKER,
+        "minRam": _INTEGER,
+        "minDisk": _INTEGER,
+        # A boolean, or `none` for both kinds. Any string is accepted, because it is only read for administrators.
+        "is_public": STRING,
+        "name": STRING,
+        "sort_key": SORT_KEY,
+        "sort_dir": {"type": "string", "enum": ["asc", "desc"]},
+    }
+)

@@ -6,7 +6,7 @@ from kilonova import clock
 from kilonova.compute.api import api
 from kilonova.compute.images import views
 from kilonova.compute.servers import create
-from kilonova.http import Context, Response, multi
+from kilonova.http import Context, Response, multi, repeatable
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.pagination import LIMIT, MARKER, next_link, page_limit
 from kilonova.http.parameter_types import DATE_TIME, METADATA, STRING, Schema, closed_object
@@ -14,12 +14,8 @@ from kilonova.image.client import ATTRIBUTES, Image
 
 INTEGER: Schema = {"type": "string", "pattern": "^[0-9]{1,9}$"}
 LIST: dict[str, Schema] = {
-    "limit": LIMIT,
-    "marker": MARKER,
-    "changes-since": DATE_TIME,
-    "minDisk": INTEGER,
-    "minRam": INTEGER,
-    **dict.fromkeys(("name", "status", "server", "type"), STRING),
+    **repeatable({"limit": LIMIT, "marker": MARKER, "changes-since": DATE_TIME, "minDisk": INTEGER, "minRam": INTEGER}),
+    **repeatable(dict.fromkeys(("name", "status", "server", "type"), STRING)),
     # Unknown keys are allowed; only `property-…` has a meaning.
     "*": multi(STRING),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kilonova.http import repeatable
 from kilonova.http.pagination import LIMIT, MARKER
 from kilonova.http.parameter_types import STRING, Schema, request_body
 
@@ -29,5 +30,5 @@ CREATE = request_body(
     },
     ["name", "public_key"],
 )
-OF_USER: dict[str, Schema] = {"user_id": STRING}
-LIST: dict[str, Schema] = {"limit": LIMIT, "marker": MARKER, **OF_USER}
+OF_USER = repeatable({"user_id": STRING})
+LIST = repeatable({"limit": LIMIT, "marker": MARKER, **OF_USER})

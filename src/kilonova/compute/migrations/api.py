@@ -5,7 +5,7 @@ from __future__ import annotations
 from kilonova.compute.api import api
 from kilonova.compute.migrations import actions, queries, views
 from kilonova.compute.servers import model
-from kilonova.http import Context, Response
+from kilonova.http import Context, Response, repeatable
 from kilonova.http.errors import NotFound
 from kilonova.http.pagination import LIMIT, MARKER, next_link
 from kilonova.http.parameter_types import DATE_TIME, STRING, Schema
@@ -15,14 +15,16 @@ __all__ = ["actions", "views"]
 INDEX = "os_compute_api:os-migrations:index"
 OF_SERVER = "os_compute_api:servers:migrations:"
 PATH = "/servers/{server_id}/migrations"
-LIST: dict[str, Schema] = {
-    **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
-    **dict.fromkeys(("user_id", "project_id"), STRING),
-    "limit": LIMIT,
-    "marker": MARKER,
-    "changes-since": DATE_TIME,
-    "changes-before": DATE_TIME,
-}
+LIST: dict[str, Schema] = repeatable(
+    {
+        **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
+        **dict.fromkeys(("user_id", "project_id"), STRING),
+        "limit": LIMIT,
+        "marker": MARKER,
+        "changes-since": DATE_TIME,
+        "changes-before": DATE_TIME,
+    }
+)
 
 
 @api.route("GET", "/os-migrations", policy=INDEX, query=LIST, shows=("migrations", "migration", True))

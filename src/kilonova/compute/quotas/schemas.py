@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.quotas.model import NETWORK_RESOURCES, RESOURCES
+from kilonova.http import repeatable
 from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, request_body
 
 LIMIT: Schema = {
@@ -17,6 +18,6 @@ _LIMITS = dict.fromkeys(CURRENT_RESOURCES, LIMIT)
 
 UPDATE = request_body("quota_set", {**_LIMITS, "force": BOOLEAN})
 UPDATE_CLASS = request_body("quota_class_set", _LIMITS)
-OF_USER: dict[str, Schema] = {"user_id": STRING}
+OF_USER = repeatable({"user_id": STRING})
 
 __all__ = ["CURRENT_RESOURCES", "LIMIT", "NETWORK_RESOURCES", "OF_USER", "OLD_RESOURCES", "UPDATE", "UPDATE_CLASS"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.server_groups.model import AFFINITY, ANTI_AFFINITY, SOFT
+from kilonova.http import repeatable
 from kilonova.http.pagination import LIMIT
 from kilonova.http.parameter_types import NAME, STRING, Schema, closed_object, integer, request_body
 
@@ -23,4 +24,4 @@ CREATE: Schema = request_body(
     },
     ["name", "policy"],
 )
-LIST: dict[str, Schema] = {"all_projects": STRING, "limit": LIMIT, "offset": LIMIT}
+LIST = repeatable({"all_projects": STRING, "limit": LIMIT, "offset": LIMIT})

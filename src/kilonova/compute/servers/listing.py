@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from kilonova import clock
 from kilonova.compute.api import api
 from kilonova.compute.servers import states
 from kilonova.compute.servers.model import BUSY
-from kilonova.compute.servers.schemas import OPEN_FILTERS, OPENED_FILTERS
+from kilonova.compute.servers.schemas import ALL_FILTERS, OPEN_FILTERS, OPENED_FILTERS
 from kilonova.compute.servers.server import Server
+from kilonova.compute.servers.sort_keys import requested_order
+from kilonova.compute.servers.task_states import steps_with_task_states
 from kilonova.compute.zones import model as zones
-from kilonova.http import Context
+from kilonova.http import Context, pattern_filters
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.filter_values import limited
 from kilonova.http.loop_yielder import LoopYielder, collect
 from kilonova.http.pagination import marker_not_found, page_limit
 from kilonova.http.parameter_types import BOOLEAN, is_true
-from kilonova.operations.definition import all_kinds
-from kilonova.store import Invalid, Row, TooSlow, regular_expressions
+from kilonova.http.pattern_filters import pattern_condition
+from kilonova.store import Row, regular_expressions
 from kilonova.store.conditions import Conditions
-from kilonova.store.paging import Page, SortKey
+from kilonova.store.paging import Page
 from kilonova.store.records import Record
 
-ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
 UNKNOWN_STATUS_REFUSED = api.behaviour("unknown status filter is refused")
-_REGULAR_EXPRESSION = "~"
 _PATTERNS = {
     "name": "name",
     "display_name": "name",
@@ -36,6 +36,8 @@ _PATTERNS = {
     "key_name": "key_name",
     "reservation_id": "reservation_id",
     "root_device_name": "root_device_name",
+    "locked_by": "locked_by",
+    "auto_disk_config": "disk_config",
 }
 _EQUAL = {
     "host": "host",
@@ -55,39 +57,19 @@ _ADDRESSES = {
     "postgresql": "json_array_elements(CAST(servers.nics AS JSON)) n,"
     " json_array_elements_text(n.value -> 'addresses') a",
 }
+# Filters by properties of the image.
+_IMAGE_PROPERTIES = ("kernel_id", "ramdisk_id")
+_IMAGE_PROPERTY = {
+    "sqlite": "json_extract(servers.image_properties, '$.{}')",
+    "postgresql": "(CAST(servers.image_properties AS JSON) ->> '{}')",
+}
 _OF_VERSION = {"ip": "NOT LIKE '%:%'", "ip6": "LIKE '%:%'"}
 _WORDS = {str(word).lower() for word in BOOLEAN["enum"]}
-_SORT_COLUMNS = {
-    **{
-        name: name
-        for name in (
-            *("created_at", "updated_at", "launched_at", "terminated_at", "host", "hostname", "vm_state"),
-            *("power_state", "project_id", "user_id", "key_name", "launch_index", "reservation_id", "locked"),
-            *("config_drive", "access_ip_v4", "access_ip_v6", "root_device_name", "vcpus"),
-        )
-    },
-    "display_name": "name",
-    "display_description": "description",
-    "uuid": "id",
-    "id": "id",
-    "image_ref": "image_id",
-    "instance_type_id": "flavor_id",
-    "memory_mb": "ram",
-    "node": "hypervisor_hostname",
-    "availability_zone": "pinned_zone",
-}
-_NULLABLE = frozenset(
-    {
-        *("launched_at", "terminated_at", "host", "key_name", "access_ip_v4", "access_ip_v6", "root_device_name"),
-        *("description", "image_id", "hypervisor_hostname", "pinned_zone"),
-    }
-)
 # A cancelled operation does not set the task state.
 _BUSY = (
     "EXISTS (SELECT 1 FROM operations o WHERE o.server_id = servers.id AND o.finished_at IS NULL"
     " AND NOT o.cancel_requested AND (o.kind || '/' || o.step) = ANY(?))"
 )
-_HOST_SORT_KEYS = frozenset({"host", "node"})
 
 
 class BriefServer(Record, frozen=True):
@@ -125,17 +107,11 @@ async def _list_rows(ctx: Context, columns: str, all_tenants_rule: str) -> tuple
     limit = page_limit(ctx)
     if limit == 0:
         return [], False
-    marker = await _marker(ctx, everywhere)
-    page = Page(_sort(ctx), marker=marker, limit=limit, first_argument=len(conditions.arguments) + 1)
-    sql = f"SELECT {columns} FROM servers WHERE {conditions.where()} AND {page.where} {page.order}"
-    try:
-        read = ctx.db.search if _has_regular_expression(conditions) else ctx.db.fetch
-        rows = await read(sql, *conditions.arguments, *page.arguments)
-    except Invalid as error:
-        # PostgreSQL rejects some patterns that SQLite accepts.
-        raise BadRequest(f"Invalid input for query parameters: {error}") from None
-    except TooSlow as error:
-        raise BadRequest(f"Invalid input for query parameters: {error}; use simpler patterns.") from None
+    order = requested_order(ctx)
+    marker = await _marker(ctx, everywhere, order.table)
+    page = Page(order.keys, marker=marker, limit=limit, first_argument=len(conditions.arguments) + 1)
+    sql = f"SELECT {columns} FROM {order.table} WHERE {conditions.where()} AND {page.where} {page.order}"
+    rows = await pattern_filters.fetch(ctx.db, conditions, sql, *conditions.arguments, *page.arguments)
     return rows, len(rows) == limit
 
 
@@ -151,11 +127,15 @@ async def _filter(ctx: Context, conditions: Conditions, everywhere: bool) -> boo
             conditions.add(f"{column} = ?", requested[key][-1])
     for key, column in _PATTERNS.items():
         if key in requested:
-            conditions.add(*_match(column, key, requested[key][-1]))
+            conditions.add(*pattern_condition(column, key, requested[key][-1]))
+    for key in _IMAGE_PROPERTIES:
+        if key in requested:
+            value = _IMAGE_PROPERTY[ctx.db.dialect].format(key)
+            conditions.add(*pattern_condition(value, key, requested[key][-1]))
     for key, version in _OF_VERSION.items():
         if key in requested:
             addresses = f"SELECT 1 FROM {_ADDRESSES[ctx.db.dialect]} WHERE a.value {version}"
-            matches, pattern = _match("a.value", key, requested[key][-1])
+            matches, pattern = pattern_condition("a.value", key, requested[key][-1])
             conditions.add(f"EXISTS ({addresses} AND {matches})", pattern)
     for key, condition in _OTHERS.items():
         if key in requested:
@@ -201,7 +181,10 @@ def _times(requested: dict[str, list[str]], conditions: Conditions) -> None:
         conditions.add("updated_at < ?", before // 1 + 1)
     statuses = {word.upper() for word in requested.get("status", [])}
     if "deleted" in requested and is_true(requested["deleted"][-1]):
-        conditions.add("(deleted OR vm_state = ?)", states.SOFT_DELETED)
+        if "soft_deleted" in requested and not is_true(requested["soft_deleted"][-1]):
+            conditions.add("deleted")
+        else:
+            conditions.add("(deleted OR vm_state = ?)", states.SOFT_DELETED)
     elif "deleted" in requested or (since is None and before is None and "DELETED" not in statuses):
         conditions.add("NOT deleted")
         # Soft-deleted servers are hidden unless a filter asks for them.
@@ -209,27 +192,12 @@ def _times(requested: dict[str, list[str]], conditions: Conditions) -> None:
             conditions.add("vm_state <> ?", states.SOFT_DELETED)
 
 
-def _match(column: str, key: str, value: str) -> tuple[str, str]:
-    """The condition for a pattern, and its argument. Most patterns are plain text and need no regular expression."""
-    try:
-        regular_expressions.check_pattern(value)
-    except regular_expressions.InvalidPattern as error:
-        raise BadRequest(f"Invalid input for query parameter {key}: {error}") from None
-    plain = regular_expressions.as_like(value)
-    return (f"{column} {_REGULAR_EXPRESSION} ?", value) if plain is None else (f"{column} LIKE ? ESCAPE '\\'", plain)
-
-
-def _has_regular_expression(conditions: Conditions) -> bool:
-    return any(f" {_REGULAR_EXPRESSION} " in part for part in conditions.parts)
-
-
 def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
     if not requested:
         return True
     wanted = {word.upper() for word in requested}
-    unknown = wanted - states.STATUSES
-    if unknown and ctx.has_behaviour(UNKNOWN_STATUS_REFUSED):
-        raise BadRequest(f"Invalid status value: {', '.join(sorted(unknown))}")
+    if not wanted & states.STATUSES and ctx.has_behaviour(UNKNOWN_STATUS_REFUSED):
+        raise BadRequest(f"Invalid status value: {', '.join(sorted(wanted))}")
     if "DELETED" in wanted and not ctx.may(ALL_FILTERS):
         raise Forbidden("Only administrators may list deleted instances")
     vm_states = [state for state, word in states.STATUS.items() if word in wanted]
@@ -247,7 +215,7 @@ def _status(ctx: Context, requested: list[str], conditions: Conditions) -> bool:
 
 
 async def _zone(ctx: Context, pattern: str, conditions: Conditions) -> None:
-    matches, argument = _match("pinned_zone", "availability_zone", pattern)
+    matches, argument = pattern_condition("pinned_zone", "availability_zone", pattern)
     services = await zones.services(ctx.db, ctx.services.config.scheduler.default_zone)
     names: set[str] = set()
     yielder = LoopYielder()
@@ -263,17 +231,6 @@ def _task(value: str, conditions: Conditions) -> None:
     conditions.add(_BUSY, steps_with_task_states([value]))
 
 
-def steps_with_task_states(tasks: Iterable[str]) -> list[str]:
-    """`kind/step` of every step with one of these task states, since task states are not stored."""
-    wanted = set(tasks)
-    return [
-        f"{operation.kind}/{step.name}"
-        for operation in all_kinds()
-        for step in operation.table().steps
-        if (step.task_state or operation.task_state) in wanted
-    ]
-
-
 def _number(column: str) -> Callable[[str, Conditions], None]:
     def condition(value: str, conditions: Conditions) -> None:
         if value.isascii() and value.isdigit() and len(value) < 10:
@@ -284,11 +241,19 @@ def _number(column: str) -> Callable[[str, Conditions], None]:
     return condition
 
 
-def _flag(column: str) -> Callable[[str, Conditions], None]:
-    def condition(value: str, conditions: Conditions) -> None:
-        conditions.add(column if is_true(value) else f"NOT {column}")
+def _locked(value: str, conditions: Conditions) -> None:
+    if value.lower() not in _WORDS:
+        raise BadRequest(f"Invalid input for query parameter locked: {value[:80]!r} is neither true nor false.")
+    conditions.add("locked" if is_true(value) else "NOT locked")
 
-    return condition
+
+def _config_drive(value: str, conditions: Conditions) -> None:
+    """True or false; anything else is a pattern of the text that views show."""
+    if value.lower() in _WORDS:
+        conditions.add("config_drive" if is_true(value) else "NOT config_drive")
+    else:
+        shown = "CASE WHEN config_drive THEN 'True' ELSE '' END"
+        conditions.add(*pattern_condition(shown, "config_drive", value))
 
 
 def _moment(column: str) -> Callable[[str, Conditions], None]:
@@ -320,38 +285,19 @@ _OTHERS: dict[str, Callable[[str, Conditions], None]] = {
     **{key: _tags(key) for key in ("tags", "tags-any", "not-tags", "not-tags-any")},
     "power_state": _number("power_state"),
     "launch_index": _number("launch_index"),
-    "locked": _flag("locked"),
-    "config_drive": _flag("config_drive"),
+    "locked": _locked,
+    "config_drive": _config_drive,
     "created_at": _moment("created_at"),
     "launched_at": _moment("launched_at"),
     "terminated_at": _moment("terminated_at"),
 }
 
 
-def _sort(ctx: Context) -> list[SortKey]:
-    keys = ctx.query.get("sort_key", [])
-    directions = ctx.query.get("sort_dir", [])
-    if len(directions) > max(len(keys), 1):
-        raise BadRequest("There are more sort_dir than sort_key in the query.")
-    if not keys:
-        keys = ["created_at"]
-    sort = []
-    for place, key in enumerate(keys):
-        if key not in _SORT_COLUMNS:
-            raise BadRequest(f"Sort key supplied is not valid: {key}")
-        if key in _HOST_SORT_KEYS and not ctx.may(ALL_FILTERS):
-            raise Forbidden(f"Policy doesn't allow sorting by {key}.")
-        descending = (directions[place] if place < len(directions) else "desc") == "desc"
-        column = _SORT_COLUMNS[key]
-        sort.append(SortKey(column, descending, nullable=column in _NULLABLE))
-    return [*sort, SortKey("id", sort[-1].descending)]
-
-
-async def _marker(ctx: Context, everywhere: bool) -> Row | None:
+async def _marker(ctx: Context, everywhere: bool, table: str) -> Row | None:
     marker = ctx.query_one("marker")
     if marker is None:
         return None
-    row = await ctx.db.fetch_one("SELECT * FROM servers WHERE id = $1", marker)
+    row = await ctx.db.fetch_one(f"SELECT * FROM {table} WHERE id = $1", marker)
     if row is None or not (everywhere or row["project_id"] == ctx.token.project_id):
         raise marker_not_found(marker)
     return row

@@ -6,7 +6,7 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices.schemas import DEVICES, OLD_DEVICES
 from kilonova.compute.server_tags.model import TAGS_SCHEMA
 from kilonova.compute.servers import trusted_certificates
-from kilonova.http import multi
+from kilonova.http import multi, repeatable
 from kilonova.http.pagination import LIMIT, MARKER
 from kilonova.http.parameter_types import (
     BOOLEAN,
@@ -138,6 +138,7 @@ UNSHELVE: Schema = closed_object(
     minProperties=1,
 )
 
+ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
 # Filters that members may use, and those that a later behaviour added. Administrators may use all.
 OPEN_FILTERS = frozenset(
     {
@@ -162,19 +163,21 @@ _PLAIN_FILTERS = (
     *("project_id", "tenant_id", "user_id", "key_name", "availability_zone", "vm_state", "task_state"),
     *("power_state", "config_drive", "locked", "description", "launch_index", "progress", "display_name"),
     *("display_description", "image_ref", "access_ip_v4", "access_ip_v6", "root_device_name"),
-    *("tags", "tags-any", "not-tags", "not-tags-any"),
+    *("tags", "tags-any", "not-tags", "not-tags-any", "deleted", "soft_deleted", "kernel_id", "ramdisk_id"),
+    *("auto_disk_config", "locked_by"),
+)
+# Accepted without effect: they name related tables of Nova's database.
+_IGNORED_FILTERS = (
+    *("block_device_mapping", "info_cache", "metadata", "pci_devices", "security_groups", "services"),
+    "system_metadata",
 )
 
 LIST: dict[str, Schema] = {
-    "limit": LIMIT,
-    "marker": MARKER,
+    **repeatable({"limit": LIMIT, "marker": MARKER, "all_tenants": STRING}),
     "sort_key": multi(STRING),
     "sort_dir": multi({"type": "string", "enum": ["asc", "desc"]}),
-    "all_tenants": STRING,
-    "changes-since": DATE_TIME,
-    "changes-before": DATE_TIME,
-    **dict.fromkeys(("created_at", "launched_at", "terminated_at"), DATE_TIME),
-    "deleted": STRING,
+    **repeatable(dict.fromkeys(("changes-since", "changes-before"), DATE_TIME)),
+    **repeatable(dict.fromkeys(("created_at", "launched_at", "terminated_at"), DATE_TIME)),
     "status": multi(STRING),
-    **dict.fromkeys(_PLAIN_FILTERS, STRING),
+    **repeatable(dict.fromkeys((*_PLAIN_FILTERS, *_IGNORED_FILTERS), STRING)),
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from kilonova.http import repeatable
 from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, closed_object
 
 HOST: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9-._]*$"}
 REASON: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
-LIST: dict[str, Schema] = {"host": STRING, "binary": STRING}
+LIST = repeatable({"host": STRING, "binary": STRING})
 UPDATE = closed_object(
     {
         "status": {"type": "string", "enum": ["enabled", "disabled"]},

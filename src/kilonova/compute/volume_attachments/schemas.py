@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute.block_devices.schemas import TAG
+from kilonova.http import repeatable
 from kilonova.http.pagination import LIMIT
 from kilonova.http.parameter_types import BOOLEAN, UUID, Schema, request_body
 
@@ -11,7 +12,7 @@ DEVICE: Schema = {
     "maxLength": 255,
     "pattern": r"(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$",
 }
-LIST: dict[str, Schema] = {"limit": LIMIT, "offset": LIMIT}
+LIST = repeatable({"limit": LIMIT, "offset": LIMIT})
 
 CREATE = request_body(
     "volumeAttachment", {"volumeId": UUID, "device": DEVICE, "tag": TAG, "delete_on_termination": BOOLEAN}, ["volumeId"]

@@ -9,7 +9,7 @@ from kilonova.compute.operations.assist_snapshot import AssistSnapshot, AssistSn
 from kilonova.compute.servers import action_checks
 from kilonova.compute.servers.server import Server
 from kilonova.compute.volumes.schemas import ASSISTED
-from kilonova.http import Context, Response
+from kilonova.http import Context, Response, repeatable
 from kilonova.http.errors import BadRequest, NotFound
 from kilonova.http.parameter_types import STRING
 from kilonova.store import Transaction
@@ -35,7 +35,7 @@ async def create(ctx: Context) -> Response:
     "DELETE",
     "/os-assisted-volume-snapshots/{snapshot_id}",
     policy=RULE + "delete",
-    query={"delete_info": STRING},
+    query=repeatable({"delete_info": STRING}),
     status=204,
 )
 async def delete(ctx: Context, snapshot_id: str) -> Response:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from kilonova.http import repeatable
 from kilonova.http.pagination import LIMIT
 from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, closed_object, integer, request_body
 
 TEXT: Schema = {**STRING, "minLength": 1}
 # Unknown keys are allowed: these routes were removed before the microversions that close queries.
-LIST: dict[str, Schema] = {"limit": LIMIT, "offset": LIMIT, "*": {}}
+LIST = repeatable({"limit": LIMIT, "offset": LIMIT, "*": {}})
 
 VOLUME = request_body(
     "volume",
