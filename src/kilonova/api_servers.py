@@ -86,18 +86,18 @@ class ApiServers:
         base = config.public_url.rstrip("/") or local_url
         urls = {name: base + path for name, path in ENDPOINTS.items()}
         if config.placement.port is not None:
-            urls["placement-root"] = await self._serve_placement(app, config.placement.port)
+            urls["placement-root"] = await self._serve_placement(app, config.placement.port, base)
         self.endpoints = {"auth_url": urls["identity"], **urls}
         clouds = {name: (auth, passwords.get(auth["username"])) for name, auth in CLOUDS.items()}
         directory, region = config.data_dir, config.identity.region
         self.clouds = datadir.write_clouds(directory, urls["identity"], region, clouds, self._authority)
         datadir.write_endpoints(directory, self.endpoints, self._authority)
 
-    async def _serve_placement(self, app: App, port: int) -> str:
+    async def _serve_placement(self, app: App, port: int, site_url: str) -> str:
         """Serve placement at the root of its own port as well, as many tools expect."""
         from kilonova.http.server import listen
 
-        root = type(app).at_root(app.services, app.apis["placement"])
+        root = type(app).at_root(app.services, app.apis["placement"], site_url)
         return await self._serve(root, listen(self._config.host, port, "--placement-port"))
 
     async def _serve(self, app: App, bound: socket.socket) -> str:

@@ -31,7 +31,22 @@ def test_invalid_token_is_401(token: str | None) -> None:
         answer = toy().get(path, as_=token)
         assert answer.status == 401
         assert answer.json()["fault"]["code"] == 401
-        assert "Keystone" in answer.headers["www-authenticate"]
+        assert answer.headers["www-authenticate"] == 'Keystone uri="http://localhost/identity"'
+
+
+@pytest.mark.parametrize(
+    "public_url, host, uri",
+    [
+        ("https://cloud.example/", "inside:8774", "https://cloud.example/identity"),
+        ("", "[::1]:8774", "http://[::1]:8774/identity"),
+        ("", 'a"b', "http://a%22b/identity"),
+    ],
+)
+def test_401_names_the_identity_service(public_url: str, host: str, uri: str) -> None:
+    client = toy()
+    client.services.config.public_url = public_url
+    answer = client.get("/toy/v2.1/toys", as_=None, Host=host)
+    assert answer.headers["www-authenticate"] == f'Keystone uri="{uri}"'
 
 
 def test_public_routes_need_no_token() -> None:
@@ -75,6 +90,13 @@ def test_other_content_type_is_415(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
 def test_json_content_types_are_accepted(kind: str) -> None:
     assert toy().post("/toy/v2.1/toys", b'{"toy": {}}', Content_Type=kind).status == 201
+
+
+def test_api_may_accept_other_content_types() -> None:
+    client = toy(body_types=("text/plain",))
+    for kind, status in (("text/plain", 201), ("Text/Plain; charset=utf-8", 201), ("application/json", 415)):
+        assert client.post("/toy/v2.1/toys", b'{"toy": {}}', Content_Type=kind).status == status
+    assert client.post("/toy/v2.1/toys", b"toy", Content_Type="text/plain").status == 400
 
 
 @pytest.mark.parametrize(

@@ -145,4 +145,9 @@ def test_api_at_root() -> None:
     app = App.at_root(client.services, api)
     answer = run(InProcess(app).request("GET", "/toys/1", headers={"X-Auth-Token": "member"}))
     assert answer.json()["link"] == "http://localhost/toys/1"
+    # The identity service is at the other address.
+    for site, uri in (("", "http://localhost/identity"), ("https://cloud.example", "https://cloud.example/identity")):
+        app = App.at_root(client.services, api, site)
+        refused = run(InProcess(app).request("GET", "/toys/1"))
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, f'Keystone uri="{uri}"')
     assert client.services.mounts == {"toy"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.http import Api
 from kilonova.http.faults import format_fault
+from kilonova.http.media_types import JSON
 
 LOW, HIGH = 1, 106
 
@@ -19,5 +20,7 @@ api = Api(
     legacy_header="X-OpenStack-Nova-API-Version",
     request_id_header="X-Compute-Request-Id",
     project_in_path=True,
+    # As in Nova, which takes plain text for no content type at all.
+    body_types=(JSON, "application/vnd.openstack.compute+json", "text/plain"),
     trailing_slash=False,
 )

@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 from kilonova.http.context import Context, Response
 from kilonova.http.error_messages import DEFAULT_MESSAGES, ErrorMessages
 from kilonova.http.errors import BadRequest, HttpError, VersionNotAcceptable
+from kilonova.http.media_types import JSON
 from kilonova.http.router import Router
 from kilonova.http.schema import Schema, Validator
 from kilonova.http.versions import SERVER_ACTION, Behaviour, Draft, Existence, Microversion, Upgrade, ViewField
@@ -171,6 +172,7 @@ class Api:
         version_header: str = "OpenStack-API-Version",
         version_pattern: re.Pattern[str] = _VERSION,
         strict: bool = False,
+        body_types: Sequence[str] = (JSON,),
         trailing_slash: bool = True,
         messages: ErrorMessages = DEFAULT_MESSAGES,
     ) -> None:
@@ -180,6 +182,8 @@ class Api:
         self.versioned_errors = versioned_errors
         self.version_header, self.version_pattern = version_header, version_pattern
         self.strict = strict
+        # Content types of JSON bodies.
+        self.body_types = frozenset(body_types)
         self.trailing_slash = trailing_slash
         self.messages = messages
         self.major, self.low, self.high = major, low, high

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import orjson
 
@@ -30,7 +30,7 @@ from kilonova.http.errors import (
     UnsupportedMediaType,
 )
 from kilonova.http.json_body import MAX_VALUES, check_text, parse_json
-from kilonova.http.media_types import HTML, JSON, JSON_TYPES, accepts_media_type, error_page
+from kilonova.http.media_types import HTML, JSON, accepts_media_type, error_page
 from kilonova.http.origin import Origin, request_origin
 from kilonova.http.rate_limits import rate_limits_of
 from kilonova.http.schema import prune_for_v2
@@ -61,6 +61,8 @@ class App:
     """
 
     root: Api | None = None
+    # Where the other APIs are, for an API at a separate address; empty: at the address that the client used.
+    site_url: str = ""
 
     def __init__(
         self,
@@ -77,10 +79,10 @@ class App:
         self.status_pages = dict(status_pages or {})
 
     @classmethod
-    def at_root(cls, services: Services, api: Api) -> App:
+    def at_root(cls, services: Services, api: Api, site_url: str = "") -> App:
         """Serve one API at the root of a separate address."""
         app = cls.__new__(cls)
-        app.services, app.apis, app.status_pages, app.root = services, {}, {}, api
+        app.services, app.apis, app.status_pages, app.root, app.site_url = services, {}, {}, api, site_url
         app.pages, app.sockets = {}, {}
         return app
 
@@ -241,10 +243,13 @@ class _Request:
         if validated is None:
             raise Unauthorized(
                 "The request you have made requires authentication.",
-                headers={"WWW-Authenticate": 'Keystone uri="/identity"'},
+                headers={"WWW-Authenticate": f'Keystone uri="{self.identity_url(ctx)}"'},
             )
         ctx.token = validated
         rate_limits_of(self.app.services).count_user(self.origin.address, validated)
+
+    def identity_url(self, ctx: Context) -> str:
+        return quote(f"{self.app.site_url or ctx.site_url()}/identity", safe="/:[]")
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):
@@ -334,7 +339,7 @@ class _Request:
             if self.headers.get("content-length", "0") != "0":
                 raise BadRequest("content-type header required when content-length > 0")
         kind = given and given.partition(";")[0].strip().lower()
-        if kind not in ((JSON,) if api.strict else JSON_TYPES):
+        if kind not in api.body_types:
             raise UnsupportedMediaType(api.messages.unsupported_media_type(kind and kind[:80]))
 
     def error_response(self, error: HttpError) -> Response:

@@ -158,9 +158,15 @@ class Context:
         """The URL of this API, as clients reach it."""
         if self._base_url is None:
             # An API at the root of its own port is not at `public_url`.
-            public_url = self.services.config.public_url.rstrip("/") if self.mount else ""
-            self._base_url = (public_url or f"{self.origin.scheme}://{self.origin.host}") + self.mount
+            self._base_url = self.site_url() + self.mount if self.mount else self._used_url()
         return self._base_url
+
+    def site_url(self) -> str:
+        """The URL below which all APIs of the process are, as clients reach it."""
+        return self.services.config.public_url.rstrip("/") or self._used_url()
+
+    def _used_url(self) -> str:
+        return f"{self.origin.scheme}://{self.origin.host}"
 
     def url(self, path: str) -> str:
         """An absolute link below the version (and project) that the caller used."""

@@ -8,7 +8,6 @@ from kilonova.http.context import Response
 from kilonova.http.errors import HttpError
 
 JSON, HTML = "application/json", "text/html"
-JSON_TYPES = (JSON, "application/vnd.openstack.compute+json")
 
 
 def accepts_media_type(accept: str | None, kind: str) -> bool:
