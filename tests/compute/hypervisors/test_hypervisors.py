@@ -211,19 +211,23 @@ def test_no_pages_below_2_33(sqlite_url: str) -> None:
 def test_with_servers(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url, hosts=2) as c:
-            await put_server(c.db, "s1", host="host1", name="web")
+            server_id = "5e1f0c7a-0000-4000-8000-000000000001"
+            shown_server = {"uuid": server_id, "name": "instance-5e1f0c7a"}
+            await put_server(c.db, server_id, host="host1", name="web")
             await put_server(c.db, "gone", host="host2", deleted=True)
             for path in ("", "/detail"):
                 one, two = await listed(c, f"{path}?with_servers=true", "2.75")
-                assert one["servers"] == [{"uuid": "s1", "name": "web"}]
+                assert one["servers"] == [shown_server]
                 assert two["servers"] == []
                 one, two = await listed(c, f"{path}?with_servers=1", "2.74")
-                assert one["servers"] == [{"uuid": "s1", "name": "web"}]
+                assert one["servers"] == [shown_server]
                 assert "servers" not in two
                 assert "servers" not in (await listed(c, f"{path}?with_servers=false"))[0]
                 assert "servers" not in (await listed(c, path))[0]
             shown = await c.get(f"/os-hypervisors/{one['id']}?with_servers=True", as_="admin", version="2.53")
-            assert shown.json()["hypervisor"]["servers"] == [{"uuid": "s1", "name": "web"}]
+            assert shown.json()["hypervisor"]["servers"] == [shown_server]
+            server = (await c.get(f"/servers/{server_id}", as_="admin")).json()["server"]
+            assert server["OS-EXT-SRV-ATTR:instance_name"] == shown_server["name"]
             assert (await c.get("/os-hypervisors?with_servers=perhaps", as_="admin", version="2.53")).status == 400
 
     run(scenario())
@@ -256,7 +260,7 @@ def test_search_and_servers_below_2_53(database_url: str) -> None:
             assert found == {"id": 2, "hypervisor_hostname": "host2.example", "state": "up", "status": "enabled"}
             one, two = await listed(c, "/example/servers", "2.52")
             assert "servers" not in one
-            assert two["servers"] == [{"uuid": "s1", "name": "s1"}]
+            assert two["servers"] == [{"uuid": "s1", "name": "instance-s1"}]
             for verb in ("search", "servers"):
                 assert (await c.get(f"/os-hypervisors/nope/{verb}", as_="admin", version="2.52")).status == 404
                 assert (await c.get(f"/os-hypervisors/host/{verb}", as_="admin", version="2.53")).status == 404

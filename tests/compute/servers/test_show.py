@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.compute.servers.support import make_flavor
@@ -123,6 +124,44 @@ def test_flavor_and_image_by_version(database_url: str) -> None:
     run(scenario())
 
 
+def test_image_properties_are_those_of_compute(database_url: str) -> None:
+    """Neither attributes of the image nor properties that others invented."""
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1) as c:
+            known = {
+                "hw_vif_model": "virtio",
+                "hw_numa_mem.1": "512",
+                "os_distro": "debian",
+                "img_config_drive": "optional",
+                "architecture": "x86_64",
+                "vm_mode": "hvm",
+            }
+            others = {"team": "blue", "my_hw_note": "x", "base_image_ref": "y", "image_type": "z", "kernel_id": "k"}
+            changes = [{"op": "add", "path": f"/{name}", "value": value} for name, value in {**known, **others}.items()]
+            kind = {"Content-Type": "application/openstack-images-v2.1-json-patch"}
+            changed = await c.request(
+                *("PATCH", f"/images/{c.image_id}"),
+                root="/image/v2",
+                as_="admin",
+                headers=kind,
+                content=json.dumps(changes).encode(),
+            )
+            assert changed.status == 200, changed.body
+            server_id = (await c.boot_active())["id"]
+            expected = {**known, "hw_rng_model": "virtio"}
+            for path in (f"/servers/{server_id}", "/servers/detail"):
+                body = (await c.get(path, version="2.98")).json()
+                (shown,) = [body["server"]] if "server" in body else body["servers"]
+                assert shown["image"]["properties"].items() >= expected.items()
+                assert not set(others) & set(shown["image"]["properties"])
+                assert not {"disk_format", "container_format", "min_disk", "min_ram"} & set(
+                    shown["image"]["properties"]
+                )
+
+    run(scenario())
+
+
 def test_host_fields_for_administrators(database_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=1) as c:
@@ -148,6 +187,14 @@ def test_host_fields_for_administrators(database_url: str) -> None:
             async with c.db.transaction() as tx:
                 await tx.execute("UPDATE services SET last_seen_at = last_seen_at - 1000")
             assert (await c.show(server_id))["host_status"] == "UNKNOWN"
+            async with c.db.transaction() as tx:
+                await tx.execute("UPDATE services SET last_seen_at = last_seen_at + 1000")
+            assert (await c.show(server_id))["host_status"] == "UP"
+            assert (await c.delete(f"/servers/{server_id}")).status == 204
+            await c.wait_until_deleted(server_id)
+            query = "/servers/detail?all_tenants=1&deleted=true"
+            (deleted,) = (await c.get(query, as_="admin", version="2.16")).json()["servers"]
+            assert (deleted["status"], deleted["host_status"]) == ("DELETED", "")
 
     run(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from msgspec import Struct, structs
 
@@ -32,11 +32,6 @@ class Hypervisor(Record, frozen=True):
     booted_at: float | None
 
 
-class ServerName(NamedTuple):
-    id: str
-    name: str
-
-
 class Amounts(Struct):
     """The amounts of views before 2.88."""
 
@@ -63,7 +58,7 @@ class Amounts(Struct):
 
 
 class ShownHypervisor(Struct):
-    """A hypervisor with its service. `servers` are only shown if requested."""
+    """A hypervisor with its service. Its servers are only shown if requested."""
 
     hypervisor: Hypervisor
     service_uuid: str
@@ -72,7 +67,7 @@ class ShownHypervisor(Struct):
     forced_down: bool
     last_seen_at: float
     amounts: Amounts
-    servers: list[ServerName] | None = None
+    server_ids: list[str] | None = None
 
     @property
     def id(self) -> int:
@@ -131,15 +126,15 @@ def _decode(row: Row) -> ShownHypervisor:
 
 
 async def add_servers(reader: Reader, found: Sequence[ShownHypervisor]) -> None:
-    """Add `servers` to each hypervisor."""
-    by_host: dict[str, list[ServerName]] = {shown.hypervisor.host: [] for shown in found}
+    """Add the ids of its servers to each hypervisor."""
+    by_host: dict[str, list[str]] = {shown.hypervisor.host: [] for shown in found}
     for row in await reader.fetch(
-        "SELECT id, name, host FROM servers WHERE host = ANY($1) AND NOT deleted ORDER BY created_at, id",
+        "SELECT id, host FROM servers WHERE host = ANY($1) AND NOT deleted ORDER BY created_at, id",
         list(by_host),
     ):
-        by_host[row["host"]].append(ServerName(row["id"], row["name"]))
+        by_host[row["host"]].append(row["id"])
     for shown in found:
-        shown.servers = by_host[shown.hypervisor.host]
+        shown.server_ids = by_host[shown.hypervisor.host]
 
 
 async def add_amounts(reader: Reader, found: Sequence[ShownHypervisor]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kilonova.compute.api import api
 from kilonova.compute.hypervisors.model import ShownHypervisor
 from kilonova.compute.hypervisors.uptime import format_uptime
+from kilonova.compute.servers.server import instance_name
 from kilonova.compute.services.views import STATE, STATUS, TEXT, state, status
 from kilonova.http import Context, Field, View
 from kilonova.http.views import OMIT, Value
@@ -30,13 +31,13 @@ def numbered_service(shown: ShownHypervisor, ctx: Context) -> dict[str, object]:
 
 def servers(shown: ShownHypervisor, ctx: Context) -> object:
     """Only shown if requested."""
-    if shown.servers is None:
+    if shown.server_ids is None:
         return OMIT
-    return [{"uuid": server.id, "name": server.name} for server in shown.servers]
+    return [{"uuid": server_id, "name": instance_name(server_id)} for server_id in shown.server_ids]
 
 
 def servers_if_any(shown: ShownHypervisor, ctx: Context) -> object:
-    return servers(shown, ctx) if shown.servers else OMIT
+    return servers(shown, ctx) if shown.server_ids else OMIT
 
 
 def uptime(shown: ShownHypervisor, ctx: Context) -> str | None:

@@ -48,6 +48,11 @@ class Fault(Struct, frozen=True, kw_only=True):
     created_at: float
 
 
+def instance_name(server_id: str) -> str:
+    """The name that Nova gives a server's guest. Administrators see it."""
+    return f"instance-{server_id[:8]}"
+
+
 class Server(Record, frozen=True):
     table: ClassVar[str] = "servers"
 

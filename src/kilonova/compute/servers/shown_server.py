@@ -71,7 +71,7 @@ async def enrich(
             server_groups=[group_of[server.id]] if server.id in group_of else [],
             tags=tags_of.get(server.id, []),
             volumes=volumes_of.get(server.id, []),
-            host_status=host_status.get(server.host or "", ""),
+            host_status="" if server.deleted else host_status.get(server.host or "", ""),
             floating=floating,
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 
 from kilonova import clock
 from kilonova.compute.api import api
-from kilonova.compute.servers.server import Interface, Server
+from kilonova.compute.servers.server import Interface, Server, instance_name
 from kilonova.compute.servers.shown_server import ShownServer
 from kilonova.http import Context, Field, View, attribute
 from kilonova.http.schema import Schema
@@ -23,6 +24,11 @@ LIST_OF_TEXT: Schema = {"type": "array", "items": TEXT}
 OBJECT: Schema = {"type": "object"}
 LINKS: Schema = {"type": "array", "items": {"type": "object"}}
 Document = dict[str, object]
+# The namespaces of image properties of compute, and older names.
+_KNOWN_PROPERTY = re.compile(
+    r"(hw|img|os)_\w+(\.\d+)?|trait:\w+|architecture|auto_disk_config|hypervisor_type|hypervisor_version_requires"
+    r"|vm_mode|vmware_\w+"
+)
 _MOVES = frozenset({"MIGRATING", "RESIZE"})
 _WITH_PROGRESS = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
 
@@ -79,8 +85,12 @@ def bare_addresses(shown: ShownServer, ctx: Context) -> dict[str, list[Document]
 
 
 def image(shown: ShownServer, ctx: Context) -> Document | str:
+    """The image, with those of its properties that mean something to compute."""
     found = image_without_properties(shown, ctx)
-    return {**found, "properties": shown.server.image_properties} if isinstance(found, dict) else found
+    if isinstance(found, str):
+        return found
+    stored = shown.server.image_properties.items()
+    return {**found, "properties": {name: value for name, value in stored if _KNOWN_PROPERTY.fullmatch(name)}}
 
 
 def image_without_properties(shown: ShownServer, ctx: Context) -> Document | str:
@@ -185,7 +195,7 @@ FIELDS = {
         lambda server: server.terminated_at and clock.iso_micro(server.terminated_at), NULLABLE
     ),
     "OS-EXT-SRV-ATTR:host": _column("host", policy=ATTRIBUTES),
-    "OS-EXT-SRV-ATTR:instance_name": _of(lambda server: f"instance-{server.id[:8]}", TEXT, ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:instance_name": _of(lambda server: instance_name(server.id), TEXT, ATTRIBUTES),
     "OS-EXT-SRV-ATTR:hypervisor_hostname": _column("hypervisor_hostname", policy=ATTRIBUTES),
     "OS-EXT-SRV-ATTR:reservation_id": _column("reservation_id", policy=ATTRIBUTES),
     "OS-EXT-SRV-ATTR:launch_index": _column("launch_index", {"type": "integer"}, ATTRIBUTES),
