@@ -16,7 +16,7 @@ from kilonova.compute.zones.model import create_zone
 from tests.compute.migrations.support import put_move
 from tests.samples.shape import differences
 from tests.support import run
-from tests.support.cloud import ADMIN, DEMO, Cloud, cloud, put_server
+from tests.support.cloud import ADMIN, DEMO, OTHER, Cloud, cloud, put_server
 
 SAMPLES = Path(__file__).parents[3] / "shared/compute-api/samples"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me@here"
@@ -71,7 +71,12 @@ CASES = [
     ),
     *cases_at_versions("flavor-manage/flavor-update-resp.json", "2.55 2.61 2.75 2.102", "PUT", "/flavors/1", "request"),
     Case("flavor-access/flavor-access-list-resp.json", "GET", "/flavors/private/os-flavor-access"),
-    Case("flavor-access/flavor-access-add-tenant-resp.json", "POST", "/flavors/private/action", "request"),
+    Case(
+        "flavor-access/flavor-access-add-tenant-resp.json",
+        "POST",
+        "/flavors/private/action",
+        {"addTenantAccess": {"tenant": OTHER}},
+    ),
     Case(
         "flavor-access/flavor-access-remove-tenant-resp.json",
         "POST",

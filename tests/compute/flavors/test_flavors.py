@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kilonova.compute.flavors import model
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, Cloud, cloud, fault
 from tests.support.route_coverage import proves
@@ -314,6 +315,24 @@ class TestPrivateFlavors:
                 assert answer.json() == {"flavor_access": []}
                 assert (await c.post("/flavors/big-1/action", remove, as_="admin")).status == 404
                 assert (await c.get("/flavors/big-1")).status == 404
+
+        run(scenario())
+
+    def test_unknown_project_gets_no_access_and_deleted_one_loses_it(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with cloud(database_url) as c:
+                flavor = await create(c, **{"os-flavor-access:is_public": False})
+                add = {"addTenantAccess": {"tenant": "mistyped"}}
+                status, _, message = fault(await c.post("/flavors/big-1/action", add, as_="admin"))
+                assert (status, message) == (400, "Project ID mistyped is not a valid project.")
+                assert (await c.get("/flavors/big-1/os-flavor-access", as_="admin")).json() == {"flavor_access": []}
+                async with c.db.transaction() as tx:
+                    row = await tx.fetch_one("SELECT id FROM flavors WHERE flavor_id = $1", flavor["id"])
+                    assert row is not None
+                    await model.ACCESS.grant(tx, row["id"], "deleted")
+                remove = {"removeTenantAccess": {"tenant": "deleted"}}
+                answer = await c.post("/flavors/big-1/action", remove, as_="admin")
+                assert answer.json() == {"flavor_access": []}
 
         run(scenario())
 

@@ -6,6 +6,7 @@ from kilonova.compute.api import api
 from kilonova.compute.flavors import model, schemas
 from kilonova.compute.flavors.lookup import get_locked, get_visible
 from kilonova.compute.flavors.model import Flavor
+from kilonova.compute.projects import check_project
 from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict, NotFound
 from kilonova.store import Reader
@@ -27,6 +28,7 @@ async def index(ctx: Context, flavor_id: str) -> Response:
 async def add(ctx: Context, flavor_id: str) -> Response:
     """Let a project use a private flavor."""
     project = ctx.body["addTenantAccess"]["tenant"]
+    await check_project(ctx, project)
     async with ctx.db.transaction() as tx:
         flavor = await get_locked(tx, flavor_id)
         if flavor.is_public and ctx.has_behaviour(PUBLIC_REFUSED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kilonova.compute.api import api
+from kilonova.compute.projects import check_project
 from kilonova.compute.quotas import model, schemas
 from kilonova.compute.quotas.schemas import CURRENT_RESOURCES
 from kilonova.http import Context, Response, View, col
@@ -36,7 +37,7 @@ SHOW, DETAIL = RULE + "show", RULE + "detail"
 async def show(ctx: Context, project_id: str) -> Response:
     """Show the quota of a project, or of a user in it."""
     ctx.authorize(SHOW, {"project_id": project_id})
-    await _check_project(ctx, project_id)
+    await check_project(ctx, project_id)
     limits = await model.limits(ctx.db, project_id, ctx.services.config, _user(ctx))
     return Response({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
 
@@ -45,7 +46,7 @@ async def show(ctx: Context, project_id: str) -> Response:
 async def detail(ctx: Context, project_id: str) -> Response:
     """Show the quota and the usage of a project, or of a user in it."""
     ctx.authorize(DETAIL, {"project_id": project_id})
-    await _check_project(ctx, project_id)
+    await check_project(ctx, project_id)
     user_id = _user(ctx)
     limits = await model.limits(ctx.db, project_id, ctx.services.config, user_id)
     used = await model.usage(ctx.db, project_id, user_id)
@@ -56,7 +57,7 @@ async def detail(ctx: Context, project_id: str) -> Response:
 @api.route("GET", SET + "/defaults", policy=RULE + "defaults", query={}, shows=("quota_set", "quota set", False))
 async def defaults(ctx: Context, project_id: str) -> Response:
     """Show the default quota."""
-    await _check_project(ctx, project_id)
+    await check_project(ctx, project_id)
     limits = await model.class_limits(ctx.db, model.DEFAULT_CLASS, ctx.services.config)
     return Response({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
 
@@ -71,7 +72,7 @@ async def defaults(ctx: Context, project_id: str) -> Response:
 )
 async def update(ctx: Context, project_id: str) -> Response:
     """Change the quota of a project, or of a user in it."""
-    await _check_project(ctx, project_id)
+    await check_project(ctx, project_id)
     body = dict(ctx.body["quota_set"])
     force = is_true(body.pop("force", False))
     given, user_id, config = _as_integers(body), _user(ctx), ctx.services.config
@@ -148,14 +149,6 @@ def _check_project_limits(given: Mapping[str, int], of_project: Mapping[str, int
         maximum = of_project[resource]
         if maximum >= 0 and not 0 <= limit <= maximum:
             raise BadRequest(f"Quota limit {limit} for {resource} must be less than or equal to {maximum}.")
-
-
-async def _check_project(ctx: Context, project_id: str) -> None:
-    """Refuse unknown projects: quotas of a misspelt project id would have no effect."""
-    if project_id == ctx.token.project_id:
-        return
-    if not await ctx.services.identity.has_project(project_id):
-        raise BadRequest(f"Project ID {project_id[:80]} is not a valid project.")
 
 
 def _check_class_name(name: str) -> None:
