@@ -328,12 +328,16 @@ def test_earlier_versions(database_url: str) -> None:
             server_id = await offloaded(c, AZ1)
             unknown: dict[str, list[Any]] = {
                 "2.90": [{"host": IN_AZ1}, {"availability_zone": None}, {"availability_zone": AZ1, "host": IN_AZ1}],
-                "2.76": [{"availability_zone": AZ1}, {}],
+                "2.77": [{}],
             }
             for version, bodies in unknown.items():
                 for body in bodies:
                     answer = await act(c, server_id, "unshelve", body, as_="admin", version=version)
                     assert answer.status == 400, (version, body)
+            # Before 2.77 the body is ignored: the server stays in its zone.
+            shown = await run_move(c, server_id, "unshelve", {"availability_zone": AZ2}, version="2.76")
+            assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ1, AZ1)
+            await run_move(c, server_id, "shelve", None)
             shown = await run_move(c, server_id, "unshelve", {"availability_zone": AZ2}, version="2.77")
             assert (shown["status"], shown[HOST], shown[PIN]) == ("ACTIVE", IN_AZ2, AZ2)
 

@@ -217,8 +217,6 @@ def test_unshelve_bodies_by_version(database_url: str) -> None:
             assert (await run_move(c, server_id, "shelve", {}, version="2.1"))["status"] == "SHELVED_OFFLOADED"
             zone, host, unpin = {"availability_zone": "az1"}, {"host": "sim-001"}, {"availability_zone": None}
             wrong: dict[str, list[Any]] = {
-                "2.1": [{}, zone, host, "az1"],
-                "2.76": [{}, zone, host, unpin],
                 "2.77": [{}, host, {**zone, **host}, unpin, {"availability_zone": ""}, "az1", []],
                 "2.90": [{}, host, {**zone, **host}, unpin],
                 "2.91": [{}, {"zone": "az1"}, {**zone, "more": 1}, {"host": None}, {"host": ""}, {"host": 1}, [], True],
@@ -229,8 +227,9 @@ def test_unshelve_bodies_by_version(database_url: str) -> None:
                     code, _ = await action_refusal(c, server_id, "unshelve", body, version=version)
                     assert code == 400, (version, body)
             right: dict[str, list[Any]] = {
-                "2.1": [None],
-                "2.76": [None],
+                # Before 2.77 the body has no meaning.
+                "2.1": [None, {"availability_zone": "unknown"}],
+                "2.76": [{}, {"host": "unknown"}, "az1"],
                 "2.77": [None, zone],
                 "2.91": [None, zone, host, unpin],
             }
