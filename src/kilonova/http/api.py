@@ -71,7 +71,8 @@ class Route:
     `shows` documents the response: its key (empty if the body is the view itself), the view, and whether it is a list.
     `other_statuses` are further success statuses, which the handler sets itself, without a body.
     `check_exists` raises if the resource in the path does not exist. It runs only if the body is invalid, for APIs
-    that report the missing resource first. `status_below` is the status before the route's first version.
+    that report the missing resource first. `status_below` is the status before the route's first version, and
+    `status_above` the one after its last.
 
     A route says who may use it, else it is refused. `policy` is the rule that is checked before the handler runs, and
     `checks` are the rules that the handler checks. `authenticated`: everybody with a valid token; `checks` then decide
@@ -98,6 +99,7 @@ class Route:
     other_statuses: Sequence[int] = ()
     check_exists: Handler | None = None
     status_below: int = 404
+    status_above: int = 404
     # The key of the route that this one serves at another path. Microversions change both.
     alias_of: str = ""
     versions: list[RouteVersion | None] = field(default_factory=list)
@@ -114,6 +116,10 @@ class Route:
     @property
     def key(self) -> str:
         return f"{self.method} {self.path}" + (f"#{self.action}" if self.action else "")
+
+    def status_without(self, place: int) -> int:
+        """The status in a version that does not have the route."""
+        return self.status_below if any(self.versions[place:]) else self.status_above
 
     @property
     def summary(self) -> str:
@@ -341,8 +347,10 @@ class Api:
                 changes = [change for change in version.changes if change.target and change.target in keys]
                 for change in changes:
                     change.undo(draft)
-                    if isinstance(change, Existence):
-                        declared.status_below = change.status_below
+                    if isinstance(change, Existence) and change.exists_below:
+                        declared.status_above = change.status_without
+                    elif isinstance(change, Existence):
+                        declared.status_below = change.status_without
                 if changes:
                     current = None
         declared.versions = versions[::-1]

@@ -277,9 +277,10 @@ class _Request:
         else:
             route = target
         self.path = route.path + (f"#{route.action}" if route.action else "")
-        version = route.versions[ctx.minor - ctx.api.low]
+        place = ctx.minor - ctx.api.low
+        version = route.versions[place]
         if version is None:
-            raise NotFound(ctx.api.messages.not_found)
+            raise HttpError(ctx.api.messages.not_found, status=route.status_without(place))
         ctx.route = route
         if dry_run.HEADER in self.headers:
             dry_run.refuse_unsupported(ctx, self.method)

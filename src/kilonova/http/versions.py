@@ -49,10 +49,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Existence(Change):
-    """The route begins or ends. `status_below` is the status in older versions that know the path."""
+    """The route begins or ends. `status_without` is the status in versions that know the path, but not the route."""
 
     exists_below: bool
-    status_below: int = 404
+    status_without: int = 404
 
     def undo(self, draft: Draft) -> None:
         draft.exists = self.exists_below
@@ -166,10 +166,10 @@ class route:
         self.target = f"{method} {path}"
 
     def begins(self, *, status_below: int = 404) -> Change:
-        return Existence(self.target, f"`{self.target}` begins", exists_below=False, status_below=status_below)
+        return Existence(self.target, f"`{self.target}` begins", exists_below=False, status_without=status_below)
 
-    def ends(self) -> Change:
-        return Existence(self.target, f"`{self.target}` ends", exists_below=True)
+    def ends(self, *, status_above: int = 404) -> Change:
+        return Existence(self.target, f"`{self.target}` ends", exists_below=True, status_without=status_above)
 
 
 class request:

@@ -109,6 +109,10 @@ def test_update_by_uuid_from_2_53(database_url: str) -> None:
         ({}, "No updates were requested"),
         ({"disabled_reason": "dust"}, "requires that status"),
         ({"status": "enabled", "disabled_reason": "dust"}, "requires that status"),
+        ({"forced_down": True, "disabled_reason": "dust"}, "requires that status"),
+        ({"status": "disabled", "disabled_reason": ""}, "disabled_reason"),
+        ({"status": "disabled", "disabled_reason": "x" * 256}, "disabled_reason"),
+        ({"status": "disabled", "disabled_reason": None}, "disabled_reason"),
         ({"status": "broken"}, "broken"),
         ({"host": "host1", "binary": "nova-compute"}, "host"),
         ({"forced_down": "perhaps"}, "perhaps"),
@@ -188,7 +192,16 @@ def test_update_by_host_and_binary_below_2_53(database_url: str) -> None:
             assert await status("explode", named) == 404
             assert await status("force-down", {**named, "forced_down": True}, "2.10") == 404
             for verb in ("enable", "disable", "disable-log-reason", "force-down"):
-                assert await status(verb, named, "2.53") == 404
+                complete = {**named, "disabled_reason": "dust", "forced_down": True}
+                for body in ({"host": "host1"}, {"binary": "nova-compute"}, {**complete, "colour": "red"}, {}):
+                    assert await status(verb, body) == 400, (verb, body)
+                for wrong in ({"host": ""}, {"binary": 1}, {"disabled_reason": ""}, {"disabled_reason": "x" * 256}):
+                    assert await status(verb, {**complete, **wrong}) == 400, (verb, wrong)
+                # From 2.53 on the path names a service by its uuid.
+                assert await status(verb, complete, "2.53") == 400
+                assert await status(verb, {"status": "enabled"}, "2.53") == 400
+            assert (await now())["status"] == "enabled"
+            assert (await now())["forced_down"] is False
 
     run(scenario())
 
@@ -215,7 +228,10 @@ def test_delete_removes_hypervisor_provider_and_memberships(database_url: str) -
             assert (await c.delete(path, as_="admin", version="2.53")).status == 404
             number = (await services(c, version="2.1"))["ctl/nova-scheduler"]["id"]
             assert (await c.delete(f"/os-services/{number}", as_="admin", version="2.1")).status == 204
-            assert (await c.delete("/os-services/x", as_="admin", version="2.1")).status == 404
+            assert (await c.delete("/os-services/9999", as_="admin", version="2.1")).status == 404
+            for service_id in ("x", "-1", "1" * 20):
+                status, _, message = fault(await c.delete(f"/os-services/{service_id}", as_="admin", version="2.1"))
+                assert (status, service_id in message) == (400, True)
             assert (await c.delete("/os-services/1", version="2.1")).status == 403
 
     run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Unpack
 
 from kilonova import ids
@@ -123,7 +124,9 @@ async def _locked(ctx: Context, tx: Transaction, service_id: str) -> Service:
         if not ids.is_uuid(service_id):
             raise BadRequest(f"Invalid uuid {service_id[:80]}")
         service = await model.lock(tx, "uuid", service_id)
-    elif service_id.isdecimal() and len(service_id) < 19:
+    elif not re.fullmatch(r"\d{1,18}", service_id, re.ASCII):
+        raise BadRequest(f"Invalid input for the service id: {service_id[:80]!r} is not an integer.")
+    else:
         service = await model.lock(tx, "id", int(service_id))
     if service is None:
         raise NotFound(f"Service {service_id} could not be found.")

@@ -7,6 +7,8 @@ from kilonova.compute.zones.model import ZonedService
 from kilonova.http import Context
 from kilonova.http.versions import Microversion, query, route, view
 
+OLD_VERBS = ("enable", "disable", "disable-log-reason", "force-down")
+
 
 def number(shown: ShownHypervisor | ZonedService, ctx: Context) -> int:
     return shown.id
@@ -20,10 +22,8 @@ version = Microversion(
         view("service", "hypervisor summary", "hypervisor").changes("id", before=number, schema={"type": "integer"}),
         view("hypervisor").changes("service", before=numbered_service, schema={"type": "object"}),
         route("PUT", "/os-services/{service_id}").begins(),
-        route("PUT", "/os-services/enable").ends(),
-        route("PUT", "/os-services/disable").ends(),
-        route("PUT", "/os-services/disable-log-reason").ends(),
-        route("PUT", "/os-services/force-down").ends(),
+        # From here on the last part of the path is an id, and these words are no uuid.
+        *(route("PUT", f"/os-services/{verb}").ends(status_above=400) for verb in OLD_VERBS),
         route("GET", "/os-hypervisors/{hypervisor_id}/search").ends(),
         route("GET", "/os-hypervisors/{hypervisor_id}/servers").ends(),
         query("GET /os-hypervisors").gains("hypervisor_hostname_pattern", "with_servers"),
