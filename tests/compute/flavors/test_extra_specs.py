@@ -6,6 +6,7 @@ import pytest
 
 from kilonova.compute.flavors.extra_spec_validation import check
 from kilonova.http.errors import BadRequest
+from kilonova.scheduler import host_attributes
 from tests.support import run
 from tests.support.cloud import cloud, fault
 from tests.support.route_coverage import proves
@@ -95,7 +96,12 @@ def test_known_namespaces_are_validated_from_2_86(database_url: str) -> None:
         ("group_policy", "isolate"),
         ("same_subtree", "_A,_B"),
         ("aggregate_instance_extra_specs:ssd", "true"),
+        *((f"capabilities:{name}", "s== x") for name in sorted(host_attributes.NAMES)),
         ("capabilities:cpu_info:features", "<in> avx"),
+        ("capabilities:cpu_info:topology:sockets", ">= 2"),
+        ("capabilities:hypervisor_type", "<or> QEMU <or> sim"),
+        ("capabilities:vcpus", "8"),
+        ("capabilities:num_instances", "<= 8"),
         ("accel:device_profile", "gpu"),
     ],
 )
@@ -108,6 +114,10 @@ def test_valid_specs(key: str, value: str) -> None:
     [
         ("hw:cpu_polciy", "dedicated"),
         ("hw:cpu_policy", "sometimes"),
+        ("capabilities:hypervisor_typ", "QEMU"),
+        ("capabilities:cpu_info:topology:planes", "2"),
+        ("capabilities:cpu_info:", "2"),
+        ("capabilities:", "2"),
         ("hw:numa_nodes", "0"),
         ("hw:numa_nodes", "one"),
         ("hw:numa_cpus.x", "0"),

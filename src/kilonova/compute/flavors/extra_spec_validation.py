@@ -19,7 +19,13 @@ _LEVEL = "custom|high|normal|low"
 _NAMESPACES: dict[str, dict[str, str]] = {
     "accel": {"device_profile": _TEXT},
     "aggregate_instance_extra_specs": {_TEXT: _TEXT},
-    "capabilities": {_TEXT: _TEXT},
+    # Of hypervisors as the API shows them, and of hosts as the scheduler sees them. Any value may follow an operator.
+    "capabilities": {
+        "id|uuid|service_id|host|host_ip|hypervisor_(hostname|type|version)": _TEXT,
+        "vcpus(_used|_total)?|memory_mb(_used)?|local_gb(_used)?|free_ram_mb|free_disk_(gb|mb)|disk_mb_used": _TEXT,
+        "total_usable_(ram_mb|disk_gb)|disk_available_least|current_workload|running_vms|num_(instances|io_ops)": _TEXT,
+        "cpu_info(:(arch|features|model|vendor|topology(:(cells|cores|dies|sockets|threads))?))?": _TEXT,
+    },
     "hw": {
         "boot_menu": _FLAG,
         "cpu_cores|cpu_sockets|cpu_threads|cpu_max_cores|cpu_max_sockets|cpu_max_threads": _COUNT,
