@@ -59,7 +59,7 @@ def test_backup_rotation_keeps_the_newest_of_each_type(database_url: str) -> Non
             assert (await newest_action(c, server_id))["action"] == "createBackup"
             await make_images_older(c)
             old = await create_backup(c, server_id, "day 4", 1, version="2.44")
-            assert (old.body, "/images/" in old.headers["location"]) == (b"", True)
+            assert (old.body, "/image/v2/images/" in old.headers["location"]) == (b"", True)
             assert await list_backups(c) == ["day 4", "of another", "week 1"]
             no_image = await create_backup(c, server_id, "nothing", 0)
             assert (no_image.body, "location" in no_image.headers) == (b"", False)

@@ -41,7 +41,8 @@ async def create_image(c: FullCloud, server_id: str, version: str = "2.96", **ke
     assert answer.status == 202, answer.body
     if "location" in answer.headers:
         assert answer.body == b""
-        image_id = answer.headers["location"].rsplit("/images/", 1)[1]
+        base, image_id = answer.headers["location"].rsplit("/images/", 1)
+        assert base == f"http://localhost{IMAGE}"
     else:
         image_id = answer.json()["image_id"]
     assert (await c.get(f"/images/{image_id}", root=IMAGE)).status == 200
@@ -104,6 +105,9 @@ def test_create_image_response_and_metadata_quota_by_version(sqlite_url: str) ->
             for version, header in (("2.1", True), ("2.44", True), ("2.45", False), ("2.106", False)):
                 answer = await act(c, server_id, "createImage", {"name": "copy"}, version=version)
                 assert (answer.status, "location" in answer.headers, bool(answer.body)) == (202, header, not header)
+                if header:
+                    path = answer.headers["location"].removeprefix("http://localhost")
+                    assert (await c.get(path, root="")).json()["name"] == "copy"
                 await c.wait_until_settled(server_id)
             many = {str(number): "x" for number in range(3)}
             body = {"name": "x", "metadata": many}

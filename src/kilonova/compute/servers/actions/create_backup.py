@@ -6,7 +6,7 @@ from kilonova.compute.api import api
 from kilonova.compute.operations.create_backup import CreateBackup, CreateBackupParams
 from kilonova.compute.operations.steps import images
 from kilonova.compute.servers import action_checks, create
-from kilonova.compute.servers.actions.create_image import SAYS_ID, UNLIMITED, create_early
+from kilonova.compute.servers.actions.create_image import UNLIMITED, create_early, image_response
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import METADATA, NAME, STRING, Schema, closed_object
@@ -49,6 +49,4 @@ async def create_backup(ctx: Context, server_id: str) -> Response:
     image_id = images.snapshot_id(operation_id)
     if rotation == 0:
         return Response()
-    if ctx.has_behaviour(SAYS_ID):
-        return Response({"image_id": image_id})
-    return Response(headers={"Location": ctx.bookmark(f"/images/{image_id}")})
+    return image_response(ctx, image_id)

@@ -53,9 +53,15 @@ async def create_image(ctx: Context, server_id: str) -> Response:
         return await dry_run.plan_response(ctx, model.target(server), [])
     image_id = images.snapshot_id(operation_id)
     await create_early(ctx, operation_id, server, params)
+    return image_response(ctx, image_id)
+
+
+def image_response(ctx: Context, image_id: str) -> Response:
+    """The id of the new image; before 2.45 its URL at the image service."""
     if ctx.has_behaviour(SAYS_ID):
         return Response({"image_id": image_id})
-    return Response(headers={"Location": ctx.bookmark(f"/images/{image_id}")})
+    service = ctx.services.config.image.url.rstrip("/") or f"{ctx.site_url()}/image"
+    return Response(headers={"Location": f"{service}/v2/images/{image_id}"})
 
 
 async def create_early(ctx: Context, operation_id: str, server: Server, params: NewImageParams) -> None:
