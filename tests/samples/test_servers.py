@@ -128,7 +128,7 @@ def test_create_servers(sqlite_url: str) -> None:
                 server = body["server"] = {key: value for key, value in body["server"].items() if key not in NOT_YET}
                 server["flavorRef"] = "1"
                 server["availability_zone"] = "us-west"
-                if "imageRef" in server:
+                if "imageRef" in server or "block_device_mapping_v2" in server:
                     server["imageRef"] = c.image_id
                 if "block_device_mapping_v2" in server:
                     server["block_device_mapping_v2"] = [{**DEVICES, "uuid": c.image_id}]

@@ -408,11 +408,11 @@ def test_other_volumes_are_kept(sqlite_url: str, backing: str, version: str) -> 
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:
             image_id, data = await make_image(c, OLD), await make_volume(c)
-            first = block_device("image", image_id, volume_size=1)
+            other = block_device("volume", data)
             if backing == "image":
-                first |= {"destination_type": "local"}
-                del first["volume_size"]
-            server = await boot_from(c, first, block_device("volume", data), networks="none")
+                server = await c.boot_active(imageRef=image_id, block_device_mapping_v2=[other], networks="none")
+            else:
+                server = await boot_from(c, block_device("image", image_id, volume_size=1), other, networks="none")
             before = await attachments(c, data)
             answer = await act(c, server["id"], "rebuild", {"imageRef": image_id}, version=version)
             assert answer.status == 202, answer.body

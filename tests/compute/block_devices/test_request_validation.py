@@ -38,6 +38,9 @@ def test_invalid_devices_are_refused(sqlite_url: str) -> None:
                 ("Missing device UUID", {**root, "uuid": ...}),
                 ("Invalid device UUID", {**local, "uuid": UNKNOWN_ID}),
                 ("Mapping image to local is not supported", {**image, "destination_type": "local"}),
+                ("Mapping image to local is not supported", {**image, "destination_type": "local", "boot_index": 0}),
+                # An image is local unless the request says otherwise.
+                ("Mapping image to local is not supported", {**image, "boot_index": 0}),
                 ("Mapping volume to local is not supported", {**local, "source_type": "volume", "uuid": UNKNOWN_ID}),
                 (
                     "Mapping snapshot to local is not supported",

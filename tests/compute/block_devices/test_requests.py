@@ -168,7 +168,7 @@ def test_block_device_mapping_of_image(sqlite_url: str) -> None:
             properties = {"block_device_mapping": orjson.dumps([root, data]).decode(), "bdm_v2": "True"}
             image_id = await make_image(c, b"disk", root_device_name="/dev/vda", **properties)
             named = {"source_type": "image", "destination_type": "local", "uuid": image_id, "boot_index": 0}
-            for keys in ({"imageRef": image_id}, {"imageRef": "", "block_device_mapping_v2": [named]}):
+            for keys in ({"imageRef": image_id}, {"imageRef": image_id, "block_device_mapping_v2": [named]}):
                 shown = await c.boot_active(**keys)
                 assert shown["image"] == ""
                 assert [one["delete_on_termination"] for one in shown[ATTACHED]] == [True, False]

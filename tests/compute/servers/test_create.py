@@ -115,16 +115,17 @@ def test_create_defaults(database_url: str) -> None:
     run(scenario())
 
 
-def test_create_from_image_named_in_block_device_mapping(database_url: str) -> None:
+def test_block_device_mapping_repeats_the_image_of_image_ref(database_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(database_url) as c:
             device = {"source_type": "image", "destination_type": "local", "uuid": c.image_id, "boot_index": 0}
             shown = await c.boot_active(
-                imageRef="", block_device_mapping_v2=[{**device, "delete_on_termination": True}]
+                imageRef=c.image_id, block_device_mapping_v2=[{**device, "delete_on_termination": True}]
             )
             assert shown["image"]["id"] == c.image_id
-            status, message = await create_refusal(c, imageRef=UNKNOWN_ID, block_device_mapping_v2=[device])
-            assert (status, "Block Device Mapping" in message) == (400, True)
+            for image_ref in (UNKNOWN_ID, ""):
+                status, message = await create_refusal(c, imageRef=image_ref, block_device_mapping_v2=[device])
+                assert (status, "Block Device Mapping" in message) == (400, True)
 
     run(scenario())
 

@@ -37,7 +37,7 @@ V2_KEY = "block_device_mapping_v2"
 # Maximum number of local disks of a server.
 MAX_LOCAL_DISKS = 3
 _TYPES = frozenset({"disk", "cdrom", "floppy", "lun"})
-# Source and destination types. A local image is only allowed as the root disk.
+# Source and destination types. A local image is only allowed as the root disk that imageRef names too.
 _SUPPORTED_MAPPINGS = frozenset(
     {(IMAGE, LOCAL), (IMAGE, VOLUME), (SNAPSHOT, VOLUME), (VOLUME, VOLUME), (BLANK, VOLUME), (BLANK, LOCAL)}
 )
@@ -66,17 +66,16 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
         ctx.authorize(ATTACH_VOLUME)
     if image_id is None and not devices:
         raise BadRequest("Invalid imageRef provided: a server boots from an image or a volume.")
-    image_id = image_id or _booted_image(devices)
     image = await image_checks.find_active(ctx, image_id) if image_id else None
     if image is not None:
         devices = _add_image_devices(devices, image)
     root = _root(devices, image_id)
-    _check_mappings(devices)
+    _check_mappings(devices, image_id)
     _check_local(devices, flavor)
     _check_multiple(devices, servers)
     known = await sources.look_up(ctx, devices)
     if root is None or root.destination_type == LOCAL:
-        assert image is not None, "_root() has checked the boot sequence"
+        assert image is not None, "the boot sequence and the mappings are checked"
         image_checks.check_disk(ctx, image, flavor)
         properties, backing = image_checks.properties(image), image.id
     elif root.source_type == BLANK and image is not None:
@@ -117,11 +116,6 @@ def _parse_body(body: dict[str, object], image_id: str | None) -> list[Requested
 def _entries(body: dict[str, object], key: str) -> list[dict[str, object]]:
     entries = convert(body.get(key, []), list[dict[str, object]])
     return [entry for entry in entries if "no_device" not in entry]
-
-
-def _booted_image(devices: list[RequestedDevice]) -> str | None:
-    """The image of a local root disk that only the mapping names."""
-    return next((device.source_id for device in devices if device.is_root and device.mapping == (IMAGE, LOCAL)), None)
 
 
 def _add_image_devices(devices: list[RequestedDevice], image: Image) -> list[RequestedDevice]:
@@ -172,12 +166,15 @@ def _invalid_boot_sequence() -> BadRequest:
     )
 
 
-def _check_mappings(devices: list[RequestedDevice]) -> None:
+def _check_mappings(devices: list[RequestedDevice], image_id: str | None) -> None:
     for device in devices:
         source, destination = device.mapping
-        local_image = (source, destination) == (IMAGE, LOCAL)
-        if (source, destination) not in _SUPPORTED_MAPPINGS or (local_image and not device.is_root):
+        if (source, destination) not in _SUPPORTED_MAPPINGS:
             raise invalid_mapping(f"Mapping {source} to {destination} is not supported.")
+        if device.mapping == (IMAGE, LOCAL) and not (device.is_root and image_id):
+            raise invalid_mapping(
+                "Mapping image to local is not supported, except for the image that imageRef names, with boot_index 0."
+            )
         if (source, destination) == (BLANK, LOCAL) and device.is_root:
             raise invalid_mapping("boot_index 0 is a blank local disk, which is not bootable.")
         if device.volume_type and (destination == LOCAL or source == VOLUME):
