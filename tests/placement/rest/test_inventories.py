@@ -152,7 +152,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for key in ("total", "reserved", "min_unit", "max_unit", "step_size")
     ),
     ({"allocation_ratio": 3.40282e39}, "Failed validating 'maximum'"),
-    ({"allocation_ratio": -1}, "Failed validating 'minimum'"),
+    ({"allocation_ratio": -1}, "Failed validating 'exclusiveMinimum'"),
+    ({"allocation_ratio": 0}, "Failed validating 'exclusiveMinimum'"),
+    ({"allocation_ratio": 0.0}, "Failed validating 'exclusiveMinimum'"),
     ({"resource_class": "bad_class"}, "does not match"),
     ({"resource_class": "NO_CLASS"}, "No such resource class NO_CLASS"),
     ({"colour": "red"}, "Additional properties are not allowed"),

@@ -78,6 +78,7 @@ async def test_name_and_uuid_are_unique(place: Place) -> None:
 async def test_invalid_bodies(place: Place) -> None:
     for body, words in (
         ({}, "'name' is a required property"),
+        ({"name": ""}, "Failed validating 'minLength' in schema['properties']['name']"),
         ({"name": "a" * 201}, "Failed validating 'maxLength' in schema['properties']['name']"),
         ({"name": "a", "uuid": "x"}, "'x' is not a 'uuid'"),
         ({"name": "a", "root_provider_uuid": new_id()}, "Additional properties are not allowed"),

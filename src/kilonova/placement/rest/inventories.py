@@ -36,7 +36,7 @@ AMOUNTS: dict[str, Schema] = {
     "min_unit": AMOUNT,
     "max_unit": AMOUNT,
     "step_size": AMOUNT,
-    "allocation_ratio": {"type": "number", "minimum": 0, "maximum": 3.40282e38},
+    "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 3.40282e38},
 }
 DEFAULTS: dict[str, float] = {
     "reserved": 0,

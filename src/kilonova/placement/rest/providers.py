@@ -24,7 +24,7 @@ RETURNS_PROVIDER = api.behaviour("the response to a create request shows the pro
 REPARENTING = api.behaviour("providers can get another parent")
 
 TEXT: Schema = {"type": "string"}
-NAME: Schema = {"type": "string", "maxLength": 200}
+NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200}
 PARENT: Schema = {"anyOf": [UUID, {"type": "null"}]}
 CREATE = strict_object({"name": NAME, "uuid": UUID, "parent_provider_uuid": PARENT}, ["name"])
 UPDATE = strict_object({"name": NAME, "parent_provider_uuid": PARENT}, ["name"])
