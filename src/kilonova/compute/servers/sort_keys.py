@@ -30,7 +30,7 @@ _COLUMNS = {
     "node": "hypervisor_hostname",
     "uuid": "id",
 }
-# Accepted without effect: `progress` changes all the time, the others are fields of Nova's database.
+# Accepted without effect: `progress` changes all the time, others are fields of Nova's database or of the image.
 _IGNORED = frozenset(
     {
         *("progress", "architecture", "cell_name", "cleaned", "default_ephemeral_device", "default_swap_device"),
