@@ -47,6 +47,9 @@ def test_401_names_the_identity_service(public_url: str, host: str, uri: str) ->
     client.services.config.public_url = public_url
     answer = client.get("/toy/v2.1/toys", as_=None, Host=host)
     assert answer.headers["www-authenticate"] == f'Keystone uri="{uri}"'
+    client.services.config.identity.auth_url = "https://keystone.example/v3"
+    answer = client.get("/toy/v2.1/toys", as_=None, Host=host)
+    assert answer.headers["www-authenticate"] == 'Keystone uri="https://keystone.example/v3"'
 
 
 def test_public_routes_need_no_token() -> None:

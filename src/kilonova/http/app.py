@@ -249,7 +249,8 @@ class _Request:
         rate_limits_of(self.app.services).count_user(self.origin.address, validated)
 
     def identity_url(self, ctx: Context) -> str:
-        return quote(f"{self.app.site_url or ctx.site_url()}/identity", safe="/:[]")
+        built_in = f"{self.app.site_url or ctx.site_url()}/identity"
+        return quote(ctx.services.config.identity.auth_url or built_in, safe="/:[]")
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):
