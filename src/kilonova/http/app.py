@@ -6,9 +6,9 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import orjson
 
@@ -219,7 +219,8 @@ class _Request:
             self.secret = found[1].get("token", "")
         if self.has_trailing_slash and not api.trailing_slash:
             found = None
-        await self.authenticate(ctx, found[0].get(self.method) if found else None)
+        methods = found[0] if found else {}
+        await self.authenticate(ctx, [methods[self.method]] if self.method in methods else methods.values())
         if self.versioned:
             ctx.minor = api.negotiate(self.headers)
         if found is None:
@@ -234,23 +235,19 @@ class _Request:
             raise NotFound(api.messages.not_found)
         return await api.fallback(ctx) or Response()
 
-    async def authenticate(self, ctx: Context, route: Route | Actions | None) -> None:
+    async def authenticate(self, ctx: Context, routes: Collection[Route | Actions]) -> None:
         """Validate the token. Routes that are public or for hosts need none; a path that does not exist does."""
-        if isinstance(route, Route) and not route.needs_token:
+        if routes and all(isinstance(route, Route) and not route.needs_token for route in routes):
             return
         token = self.headers.get("x-auth-token")
         validated = await self.app.services.tokens.validate(token) if token else None
         if validated is None:
             raise Unauthorized(
                 "The request you have made requires authentication.",
-                headers={"WWW-Authenticate": f'Keystone uri="{self.identity_url(ctx)}"'},
+                headers={"WWW-Authenticate": f'Keystone uri="{ctx.identity_url(self.app.site_url)}"'},
             )
         ctx.token = validated
         rate_limits_of(self.app.services).count_user(self.origin.address, validated)
-
-    def identity_url(self, ctx: Context) -> str:
-        built_in = f"{self.app.site_url or ctx.site_url()}/identity"
-        return quote(ctx.services.config.identity.auth_url or built_in, safe="/:[]")
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):

@@ -165,6 +165,11 @@ class Context:
         """The URL below which all APIs of the process are, as clients reach it."""
         return self.services.config.public_url.rstrip("/") or self._used_url()
 
+    def identity_url(self, site_url: str = "") -> str:
+        """The URL of the identity service. The built-in one is below `site_url`, if that is known."""
+        built_in = f"{site_url or self.site_url()}/identity"
+        return quote(self.services.config.identity.auth_url or built_in, safe="/:[]")
+
     def _used_url(self) -> str:
         return f"{self.origin.scheme}://{self.origin.host}"
 
