@@ -55,10 +55,15 @@ def test_log_contains_no_secrets(request: pytest.FixtureRequest, tmp_path: Path,
         boot(client, secrets_, 202)
         boot(client, secrets_, 400, imageRef="none")
         boot(client, secrets_, 400, user_data=secrets_.new("user data that is no base64") + "!")
+        boot(client, secrets_, 202, personality=secret_files(secrets_), version="2.56")
+        boot(client, secrets_, 403, personality=secret_files(secrets_) * 6, version="2.56")
+        no_files = [{"path": "/etc/secret", "contents": secrets_.new("file that is no base64") + "!"}]
+        boot(client, secrets_, 400, personality=no_files, version="2.56")
         boot(client, secrets_, 400, adminPass=[secrets_.new("password that is no text")])
         database = url or f"sqlite://{cloud.data / 'kilonova.db'}"
         asyncio.run(execute(database, BREAK_SQL[dialect]))
         boot(client, secrets_, 500)
+        boot(client, secrets_, 500, personality=secret_files(secrets_), version="2.56")
         asyncio.run(execute(database, REPAIR_SQL[dialect]))
         generate_key(client, secrets_)
         cloud.stop()
@@ -123,7 +128,13 @@ def change_passwords(client: Client, secrets_: Secrets) -> None:
     assert client.request("PATCH", "identity", path, json={"user": {"password": secrets_.new("fourth")}}).status == 200
 
 
-def boot(client: Client, secrets_: Secrets, status: int, **other: Any) -> None:
+def secret_files(secrets_: Secrets) -> list[dict[str, str]]:
+    plain = secrets_.new("content of a file")
+    contents = secrets_.keep("encoded content of a file", base64.b64encode(plain.encode()).decode())
+    return [{"path": "/etc/secret", "contents": contents}]
+
+
+def boot(client: Client, secrets_: Secrets, status: int, version: str = "2.96", **other: Any) -> None:
     plain = secrets_.new("user data")
     server = {
         "name": "secretive",
@@ -134,7 +145,7 @@ def boot(client: Client, secrets_: Secrets, status: int, **other: Any) -> None:
         "user_data": secrets_.keep("encoded user data", base64.b64encode(plain.encode()).decode()),
         **other,
     }
-    answer = client.post("compute", "/servers", {"server": server}, version="2.96")
+    answer = client.post("compute", "/servers", {"server": server}, version=version)
     assert answer.status == status, answer.body
     if status == 500:
         assert secrets_.found_in(answer.body.decode()) == []

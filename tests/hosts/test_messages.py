@@ -10,6 +10,7 @@ import pytest
 from kilonova.hosts import messages
 from kilonova.hosts.messages import (
     Command,
+    File,
     HostFacts,
     Inventory,
     MoveTicket,
@@ -41,6 +42,7 @@ def to_fields(message: Command) -> dict[str, Any]:
     "verb",
     [
         Spawn(guest=guest(user_data=b"\x00\xff", metadata={"role": "web"}, config_drive=True)),
+        Spawn(guest=guest(files=[File(path="/etc/motd", content=b"\x00\xff")])),
         Destroy(guest_id="g"),
         PowerOff(guest_id="g"),
         Reboot(guest_id="g", hard=True),
@@ -89,8 +91,10 @@ def test_malformed_command_is_refused(data: bytes) -> None:
 
 def test_repr_of_spawn_hides_secrets() -> None:
     secret = "correct horse battery staple"
-    sent = command(Spawn(guest=guest(user_data=secret.encode(), metadata={"password": secret})))
+    file = File(path="/etc/motd", content=secret.encode())
+    sent = command(Spawn(guest=guest(user_data=secret.encode(), metadata={"password": secret}, files=[file])))
     assert secret not in repr(sent)
+    assert secret not in repr(file)
     assert secret not in str(sent.verb)
 
 

@@ -19,7 +19,7 @@ from tests.support.route_coverage import proves
 # Samples of servers in a cell that is down; Kilonova has no cells.
 LEFT_OUT = {"v2.69/server-get-resp.json", "v2.69/servers-details-resp.json", "v2.69/servers-list-resp.json"}
 # Request keys that are not supported yet.
-NOT_YET = {"personality", "trusted_image_certificates", "pinned_availability_zone"}
+NOT_YET = {"trusted_image_certificates", "pinned_availability_zone"}
 DEVICES = {"source_type": "image", "destination_type": "local", "boot_index": 0}
 
 pytestmark = pytest.mark.skipif(not SAMPLES.exists(), reason="needs the published samples in ../shared")

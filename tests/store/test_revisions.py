@@ -45,7 +45,7 @@ def test_revisions_keep_users(tmp_path: Path) -> None:
     new.close()
 
 
-def test_revision_keeps_images_and_servers_without_hash(tmp_path: Path) -> None:
+def test_revisions_keep_images_and_servers_without_hash_and_files(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     upgrade_sqlite(path, "0007")
     old = sqlite3.connect(path)
@@ -56,8 +56,8 @@ def test_revision_keeps_images_and_servers_without_hash(tmp_path: Path) -> None:
     upgrade_sqlite(path)
     new = sqlite3.connect(path)
     assert new.execute("SELECT id, name FROM images").fetchall() == [("image", "old")]
-    assert new.execute("SELECT image_id, image_hash, shelved_image_hash FROM servers").fetchall() == [
-        ("image", None, None)
+    assert new.execute("SELECT image_id, image_hash, shelved_image_hash, personality FROM servers").fetchall() == [
+        ("image", None, None, None)
     ]
     assert new.execute("SELECT * FROM deleted_images").fetchall() == []
     new.close()

@@ -106,7 +106,7 @@ def settings(cloud: CloudProcess, workspace: Path) -> configparser.ConfigParser:
                 "vnc_console": "false",
                 "spice_console": "false",
                 "serial_console": "false",
-                "personality": "false",
+                "personality": "true",
                 "swap_volume": "true",
                 "attach_encrypted_volume": "false",
                 "volume_multiattach": "true",

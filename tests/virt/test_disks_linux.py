@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.messages import Flavor, Image, Key
+from kilonova.hosts.messages import File, Flavor, Image, Key
 from tests.hosts.libvirt.support import run_tool, transfer
 from tests.support.virt_hosts import Host, linux_image
 from tests.virt.disks_support import DiskBench, disk_bench
@@ -20,6 +20,7 @@ from tests.virt.disks_support import DiskBench, disk_bench
 SHUTDOWN_TIMEOUT_SECONDS = 100.0
 # A fake guest agent: prints each command and reports success, except for one unknown user.
 SCRIPT = b"""#!/bin/sh
+echo "FILE $(cat /config/openstack/content/0000)"
 echo "EPHEMERAL $(findfs LABEL=ephemeral0)"
 grep -v Filename /proc/swaps
 for port in /sys/class/virtio-ports/*; do
@@ -57,10 +58,13 @@ def test_linux_guest_with_disks_config_drive_and_guest_agent(host: Host, tmp_pat
                 key=Key(name="mine", public_key="ssh-ed25519 AAAA me"),
                 metadata={"role": "test"},
                 user_data=SCRIPT,
+                files=[File(path="/etc/motd", content=b"welcome")],
             )
             metadata = json.loads((await bench.wait_for_output(guest_id, r"CONFIGDRIVE (\{.*\})\r?\n"))[1])
             assert (metadata["uuid"], metadata["hostname"], metadata["meta"]) == (guest_id, "penguin", {"role": "test"})
             assert metadata["public_keys"] == {"mine": "ssh-ed25519 AAAA me"}
+            assert metadata["files"] == [{"path": "/etc/motd", "content_path": "/content/0000"}]
+            await bench.wait_for_output(guest_id, r"FILE welcome\r?\n")
             await bench.wait_for_output(guest_id, r"EPHEMERAL /dev/vdb")
             await wait_for_agent(bench, guest_id)
 

@@ -161,12 +161,15 @@ def test_every_server_but_a_deleted_one_can_fail(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_deletion_removes_user_data_and_passwords(database_url: str) -> None:
+def test_deletion_removes_user_data_files_and_passwords(database_url: str) -> None:
     async def scenario() -> None:
         async with cloud(database_url) as c, c.db.transaction() as tx:
-            await insert_server(tx, SERVER, user_data="c2VjcmV0", sealed_password="c2VjcmV0")
+            files = '[{"path":"/etc/secret","contents":"c2VjcmV0"}]'
+            await insert_server(tx, SERVER, user_data="c2VjcmV0", personality=files, sealed_password="c2VjcmV0")
             await model.delete(tx, SERVER)
-            row = await tx.fetch_one("SELECT user_data, sealed_password FROM servers WHERE id = $1", SERVER)
-            assert row == {"user_data": None, "sealed_password": None}
+            row = await tx.fetch_one(
+                "SELECT user_data, personality, sealed_password FROM servers WHERE id = $1", SERVER
+            )
+            assert row == {"user_data": None, "personality": None, "sealed_password": None}
 
     run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from kilonova.hosts.drivers.libvirt import config_drive, metadata
 from kilonova.hosts.messages import (
+    File,
     Flavor,
     Guest,
     Image,
@@ -121,6 +123,29 @@ def test_meta_data_without_key_metadata_and_user_data() -> None:
     )
     assert not any(path.endswith(("user_data", "user-data")) for path in found)
     assert not any("public-keys" in path for path in found)
+
+
+FILES = [
+    File(path="/etc/motd", content=b"hello\n\xff\x00"),
+    File(path="etc/empty", content=b""),
+    File(path="/etc/issue", content=b"hello\n\xff\x00"),
+]
+
+
+def test_files_are_listed_with_their_content() -> None:
+    found = make_documents(a_guest(files=FILES))
+    for version in metadata.OPENSTACK_VERSIONS:
+        assert json.loads(found[f"openstack/{version}/meta_data.json"])["files"] == [
+            {"path": "/etc/motd", "content_path": "/content/0000"},
+            {"path": "etc/empty", "content_path": "/content/0001"},
+            {"path": "/etc/issue", "content_path": "/content/0002"},
+        ]
+    for number, file in enumerate(FILES):
+        assert metadata.find_document(found, f"/openstack/content/000{number}") == file.content
+    assert metadata.find_document(found, "/openstack/content/0003") is None
+    assert metadata.find_document(found, "/openstack/content") == b"0000\n0001\n0002"
+    assert "files" not in meta_data()
+    assert metadata.find_document(make_documents(), "/openstack/content") is None
 
 
 def test_tagged_devices_have_known_addresses() -> None:
@@ -303,6 +328,20 @@ def test_config_drive_has_the_same_documents(tmp_path: Path) -> None:
     assert not [name for name in names if name.startswith(("/latest", "/1.0"))]
     assert [path.name for path in drive.parent.iterdir()] == ["disk.config"]
     assert drive.stat().st_mode & 0o777 == 0o600
+
+
+def test_config_drive_has_the_files(tmp_path: Path) -> None:
+    require_tools("genisoimage", "isoinfo")
+    drive = tmp_path / "disk.config"
+    asyncio.run(config_drive.build(drive, make_documents(a_guest(files=FILES))))
+
+    def read(path: str) -> bytes:
+        return subprocess.run(["isoinfo", "-J", "-x", path, "-i", drive], check=True, stdout=subprocess.PIPE).stdout
+
+    listed = json.loads(read("/openstack/latest/meta_data.json"))["files"]
+    assert [(file["path"], read(f"/openstack{file['content_path']}")) for file in listed] == [
+        (file.path, file.content) for file in FILES
+    ]
 
 
 def test_config_drive_stores_equal_files_once(tmp_path: Path) -> None:

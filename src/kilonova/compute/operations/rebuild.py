@@ -11,7 +11,8 @@ from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import guest, power, volumes
 from kilonova.compute.operations.steps.guest import BUILD, PARK, STOP
 from kilonova.compute.operations.steps.server import Harmless, host_of
-from kilonova.operations import Entry, Operation, Step, transaction_step
+from kilonova.operations import Entry, Failed, Operation, Step, transaction_step
+from kilonova.store import Transaction
 
 CONNECT, COMPLETE = "connect volumes", "complete volumes"
 # Steps that a server without volumes skips.
@@ -19,10 +20,13 @@ WITH_VOLUMES = frozenset({CONNECT, COMPLETE})
 
 
 class RebuildParams(Struct, frozen=True, kw_only=True):
-    """Those of Stop, and `columns`: the changes of the server's row, as the database stores them."""
+    """Those of Stop, and `columns`: the changes of the server's row, as the database stores them.
+
+    `columns` is deleted at the end.
+    """
 
     grace: int | UnsetType = UNSET
-    columns: dict[str, str | None]
+    columns: dict[str, str | None] = {}
 
 
 class Rebuild(Harmless[RebuildParams]):
@@ -46,6 +50,10 @@ class Rebuild(Harmless[RebuildParams]):
             Step(COMPLETE, volumes.complete, undo=None, why="they were in use before", deadline=120),
             transaction_step("settle", guest.settle_rebuilt, "the server's row; begins the cleanup of the old guest"),
         )
+
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        await super().failed(tx, error)
+        await guest.remove_columns(self, tx)
 
 
 async def connect(op: Operation) -> None:

@@ -69,7 +69,7 @@ class ReimageParams(Struct, frozen=True, kw_only=True):
     image_id: str
     image_bytes: int
     grace: int | UnsetType = UNSET
-    columns: dict[str, str | None]
+    columns: dict[str, str | None] = {}
     image_hash: str = ""
 
 
@@ -97,6 +97,7 @@ class Reimage(Operation[ReimageParams]):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
+        await guest.remove_columns(self, tx)
         server_id = str(self.server_id)
         if isinstance(error, Cancelled) and await model.is_being_deleted(tx, server_id):
             return

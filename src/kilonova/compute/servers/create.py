@@ -25,6 +25,7 @@ from kilonova.compute.server_groups import model as groups
 from kilonova.compute.server_tags import model as tags
 from kilonova.compute.servers import (
     model,
+    personality,
     requested_destination,
     requested_networks,
     scheduling,
@@ -32,7 +33,7 @@ from kilonova.compute.servers import (
     trusted_certificates,
 )
 from kilonova.compute.servers.scheduling import Destination, group_of
-from kilonova.compute.servers.server import EmbeddedFlavor, Server
+from kilonova.compute.servers.server import EmbeddedFlavor, File, Server
 from kilonova.compute.volume_attachments.checks import check_not_attached_elsewhere
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
@@ -134,6 +135,7 @@ async def prepare(ctx: Context) -> Prepared:
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     security_groups = await _security_groups(ctx, body.get("security_groups", []))
     await check_metadata(ctx, body.get("metadata", {}))
+    await personality.check(ctx, body.get("personality", []))
     return Prepared(
         template=_template(ctx, flavor, disks, key, pin),
         least=least,
@@ -229,6 +231,7 @@ def _template(
         key_name=key.name if key else None,
         public_key=key.public_key if key else None,
         user_data=body.get("user_data"),
+        personality=[File(**file) for file in body.get("personality", [])] or None,
         access_ip_v4=normalize_address(body.get("accessIPv4")),
         access_ip_v6=normalize_address(body.get("accessIPv6")),
         root_device_name=disks.root_device_name,

@@ -126,9 +126,9 @@ async def restore(tx: Transaction, server_id: str) -> None:
 
 
 async def delete(tx: Transaction, server_id: str) -> None:
-    """Mark the server as deleted. Its row stays, without user data and passwords."""
+    """Mark the server as deleted. Its row stays, without user data, files and passwords."""
     state, now = states.DELETED, clock.now()
-    secrets: dict[str, Value] = {"user_data": None, "sealed_password": None}
+    secrets: dict[str, Value] = {"user_data": None, "personality": None, "sealed_password": None}
     await _change_state(
         tx,
         server_id,

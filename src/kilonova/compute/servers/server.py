@@ -53,6 +53,16 @@ def instance_name(server_id: str) -> str:
     return f"instance-{server_id[:8]}"
 
 
+class File(Struct, frozen=True):
+    """A file for the guest. `contents` is encoded in base64, as in the request."""
+
+    path: str
+    contents: str
+
+    def __repr__(self) -> str:
+        return f"File(path={self.path!r})"
+
+
 class Server(Record, frozen=True):
     table: ClassVar[str] = "servers"
 
@@ -87,6 +97,7 @@ class Server(Record, frozen=True):
     key_name: str | None = None
     public_key: str | None = None
     user_data: str | None = None
+    personality: list[File] | None = None
     sealed_password: str | None = None
     access_ip_v4: str | None = None
     access_ip_v6: str | None = None

@@ -1,29 +1,20 @@
 """Files are no longer injected into servers, so their quotas and limits end; a rebuild can change the user data."""
 
 from kilonova.compute.quotas.schemas import LIMIT, OLD_RESOURCES
+from kilonova.compute.servers import personality
 from kilonova.http import col
-from kilonova.http.errors import BadRequest
-from kilonova.http.parameter_types import STRING, closed_object
-from kilonova.http.versions import Microversion, RequestBody, action, request, view
+from kilonova.http.versions import Microversion, action, request, view
 
 INTEGER = {"type": "integer"}
 SET, CLASS = "PUT /os-quota-sets/{project_id}", "PUT /os-quota-class-sets/{name}"
 QUOTA_VIEWS = ("quota set", "new quota set", "quota detail", "quota class", "new quota class")
 
-FILES = {"type": "array", "items": closed_object({"path": STRING, "contents": {**STRING, "format": "base64"}})}
-
-
-def refuse_files(body: RequestBody) -> RequestBody:
-    if body["rebuild"].pop("personality", None):
-        raise BadRequest("personality: file injection is not supported.")
-    return body
-
-
 version = Microversion(
     "2.57",
     __doc__,
     [
-        action("rebuild").loses("personality", schema=FILES, upgrade=refuse_files),
+        request("POST /servers").loses("server.personality", schema=personality.SCHEMA),
+        action("rebuild").loses("personality", schema=personality.SCHEMA),
         action("rebuild").gains("user_data"),
         view("server rebuild").gains("user_data"),
         *(request(SET).loses(f"quota_set.{name}", schema=LIMIT) for name in OLD_RESOURCES),

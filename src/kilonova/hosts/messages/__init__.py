@@ -9,6 +9,7 @@ from kilonova.hosts.messages.base import VERSION, Message
 from kilonova.hosts.messages.facts import HostFacts, Inventory, NestedProvider, Report, SharingProvider
 from kilonova.hosts.messages.guests import (
     Disk,
+    File,
     Flavor,
     Guest,
     GuestState,
@@ -43,6 +44,7 @@ __all__ = [
     "Command",
     "Disk",
     "ErrorKind",
+    "File",
     "FirewallRule",
     "Flavor",
     "Guest",

@@ -46,6 +46,16 @@ class Key(Message, frozen=True, kw_only=True):
     type: str = "ssh"
 
 
+class File(Message, frozen=True, kw_only=True):
+    """A file that the guest finds in its metadata. The guest itself writes it to the path."""
+
+    path: str
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"File(path={self.path!r})"
+
+
 class Disk(Message, frozen=True, kw_only=True):
     """A volume in a guest. `connection` is the volume service's connection info for the host."""
 
@@ -95,6 +105,7 @@ class Guest(Message, frozen=True, kw_only=True):
     config_drive: bool = False
     metadata: dict[str, str] = {}
     user_data: bytes | None = None
+    files: list[File] = []
     # Further fields of the guest's metadata.
     availability_zone: str = ""
     launch_index: int = 0
@@ -104,7 +115,7 @@ class Guest(Message, frozen=True, kw_only=True):
     sealed_password: str = ""
 
     def __repr__(self) -> str:
-        # User data and metadata may contain secrets, which must not reach logs.
+        # User data, files and metadata may contain secrets, which must not reach logs.
         return f"Guest(id={self.id!r}, name={self.name!r})"
 
     @property

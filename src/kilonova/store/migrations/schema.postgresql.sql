@@ -394,6 +394,7 @@ CREATE TABLE servers (
     key_name TEXT COLLATE "C",
     public_key TEXT COLLATE "C",
     user_data TEXT COLLATE "C",
+    personality TEXT COLLATE "C",
     sealed_password TEXT COLLATE "C",
     metadata TEXT COLLATE "C" NOT NULL,
     nics TEXT COLLATE "C" NOT NULL,
@@ -1172,4 +1173,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0010');
+INSERT INTO alembic_version (version_num) VALUES ('0011');

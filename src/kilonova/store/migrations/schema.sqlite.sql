@@ -388,6 +388,7 @@ CREATE TABLE servers (
     key_name TEXT,
     public_key TEXT,
     user_data TEXT,
+    personality TEXT,
     sealed_password TEXT,
     metadata TEXT NOT NULL,
     nics TEXT NOT NULL,
@@ -1167,4 +1168,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0010');
+INSERT INTO alembic_version (version_num) VALUES ('0011');

@@ -51,6 +51,8 @@ servers = Table(
     Column("key_name", String(255)),
     Column("public_key", Text),
     Column("user_data", Text),
+    # Files for the guest; null if none were requested.
+    document("personality", nullable=True),
     # The administrator password that the guest reported, encrypted with the server's key.
     Column("sealed_password", Text),
     Column("metadata", Text, nullable=False),

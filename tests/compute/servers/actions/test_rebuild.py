@@ -189,8 +189,6 @@ def test_rebuild_keys_by_version(sqlite_url: str) -> None:
             assert await status("2.93", hostname="a.b") == 400
             assert await status("2.56", personality=[]) == 200
             assert await status("2.57", personality=[]) == 400
-            file = {"path": "/etc/motd", "contents": "aGk="}
-            assert await status("2.56", personality=[file]) == 400
             assert await status("2.96", reimage_boot_volume=True) == 400
 
     run(scenario())

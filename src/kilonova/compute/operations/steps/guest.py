@@ -7,7 +7,7 @@ from typing import Protocol
 from kilonova.compute.host_calls import MUST_SUCCEED, UNLESS_MISSING, Policy, call
 from kilonova.compute.operations.steps import choose, cleanup, place, power, volumes
 from kilonova.compute.operations.steps.power import WithGrace
-from kilonova.compute.operations.steps.server import host_of, server_of
+from kilonova.compute.operations.steps.server import host_of, remove_params, server_of
 from kilonova.compute.servers import model, states
 from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import Park, Spawn
@@ -72,6 +72,12 @@ async def settle_rebuilt(op: Operation[WithColumns], tx: Transaction) -> None:
     state = (states.ACTIVE, states.RUNNING) if is_started_after_rebuild(server) else (states.STOPPED, states.SHUTDOWN)
     await model.rebuild(tx, server.id, op.params.columns, *state)
     await cleanup.defer_clean_up(op, tx, server.host_name, slot=op.id)
+    await remove_columns(op, tx)
+
+
+async def remove_columns(op: Operation, tx: Transaction) -> None:
+    """Delete the columns from the operation's row, which outlives the server. They may have user data and files."""
+    await remove_params(op, tx, "columns")
 
 
 def is_started_after_rebuild(server: Server) -> bool:

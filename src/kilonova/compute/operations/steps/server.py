@@ -117,6 +117,9 @@ def guest_of(
         config_drive=server.config_drive,
         metadata=server.metadata,
         user_data=base64.b64decode(server.user_data) if server.user_data else None,
+        files=[
+            messages.File(path=file.path, content=base64.b64decode(file.contents)) for file in server.personality or ()
+        ],
         availability_zone=zone,
         launch_index=server.launch_index,
         reservation_id=server.reservation_id,

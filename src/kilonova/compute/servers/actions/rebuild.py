@@ -14,7 +14,7 @@ from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild, RebuildParams
 from kilonova.compute.operations.reimage import Reimage, ReimageParams
 from kilonova.compute.operations.steps import power
-from kilonova.compute.servers import action_checks, create, image_checks, model, trusted_certificates
+from kilonova.compute.servers import action_checks, create, image_checks, model, personality, trusted_certificates
 from kilonova.compute.servers.scheduling import Destination, request_for
 from kilonova.compute.servers.schemas import (
     ACCESS_V4,
@@ -227,8 +227,10 @@ async def _columns(ctx: Context) -> Columns:
     for name, column in (("accessIPv4", "access_ip_v4"), ("accessIPv6", "access_ip_v6")):
         if name in requested:
             columns[column] = normalize_address(requested[name])
-    # The new guest creates its own password.
-    return {**columns, "sealed_password": None}
+    files = requested.get("personality", [])
+    await personality.check(ctx, files)
+    # The new guest has only the files of this request, and creates its own password.
+    return {**columns, "personality": personality.column(files), "sealed_password": None}
 
 
 async def _check_host(ctx: Context, server: Server, rebuilt: Server) -> None:

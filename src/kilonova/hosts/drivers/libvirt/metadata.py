@@ -137,7 +137,12 @@ def _openstack(
         for name, content in files.items():
             if name in known and content is not None:
                 found[f"{OPENSTACK}/{version}/{name}"] = content
-    return found
+    return found | {f"{OPENSTACK}{_content_path(number)}": file.content for number, file in enumerate(guest.files)}
+
+
+def _content_path(number: int) -> str:
+    """Where the content of a file is, below `openstack/`."""
+    return f"/content/{number:04}"
 
 
 def _meta_data(guest: Guest, password: str, addresses: Mapping[str, str]) -> dict[str, Any]:
@@ -154,6 +159,10 @@ def _meta_data(guest: Guest, password: str, addresses: Mapping[str, str]) -> dic
     }
     if guest.metadata:
         meta["meta"] = guest.metadata
+    if guest.files:
+        meta["files"] = [
+            {"path": file.path, "content_path": _content_path(number)} for number, file in enumerate(guest.files)
+        ]
     if guest.key is not None:
         meta["public_keys"] = {guest.key.name: guest.key.public_key}
         meta["keys"] = [{"name": guest.key.name, "type": guest.key.type, "data": guest.key.public_key}]
