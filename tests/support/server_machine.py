@@ -52,7 +52,6 @@ from tests.support.server_model import (
     SMALL_FLAVOR,
     Facts,
     Table,
-    known_bug,
     may_fail,
     proves_guest,
     refusal,
@@ -283,8 +282,6 @@ class ServerMachine(RuleBasedStateMachine):
     async def _call(self, name: str, failing: str = "") -> None:
         facts = self.facts
         assert facts is not None
-        if known_bug(name, facts):
-            return
         expected = refusal(name, facts, self.table)
         if expected is not None:
             await self._check_refused(name, facts, *expected)
@@ -385,13 +382,16 @@ class ServerMachine(RuleBasedStateMachine):
             assert shown["OS-EXT-STS:power_state"] == facts.power_state, shown
             assert shown["OS-EXT-SRV-ATTR:host"] == facts.host, shown
             assert shown["locked"] == facts.locked, shown
-        hostless = facts.vm_state == states.SHELVED_OFFLOADED or not facts.launched
+        may_be_offloaded = facts.vm_state == states.ERROR and facts.is_shelved
+        hostless = facts.host is None if may_be_offloaded else not facts.launched
+        hostless |= facts.vm_state == states.SHELVED_OFFLOADED
         assert deleted or (facts.host is None) == hostless, facts
         holders = Counter(row["type"] for row in await c.db.fetch(_HOLDERS))
         expected = Counter({"INSTANCE": not hostless and not deleted, "MIGRATION": facts.old_vm_state is not None})
         assert holders == expected, f"{facts.vm_state}: allocations of {holders}"
-        if facts.vm_state not in (states.ERROR, states.DELETED):
+        if not deleted:
             assert (facts.old_vm_state is not None) == (facts.vm_state == states.RESIZED), facts
+        if facts.vm_state not in (states.ERROR, states.DELETED):
             assert facts.is_shelved == (facts.vm_state in (states.SHELVED, states.SHELVED_OFFLOADED)), facts
 
     async def _check_end(self) -> None:
@@ -434,6 +434,7 @@ class ServerMachine(RuleBasedStateMachine):
             launched=row["launched_at"] is not None,
             is_in_doubt=self._is_in_doubt,
             is_shelved=row["shelved_at"] is not None,
+            may_lack_guest=bool(await c.db.fetch(_DESTROYERS, server_id, row["shelved_at"])),
             flavor_id=row["flavor_id"],
             metadata=row["metadata"],
             ports=tuple(port["id"] for port in ports),
@@ -469,6 +470,9 @@ SELECT kind, state, step, error FROM operations WHERE server_id = $1 AND seq > $
 """
 _HOLDERS = """
 SELECT c.type FROM consumers c WHERE EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_uuid = c.uuid)
+"""
+_DESTROYERS = """
+SELECT id FROM operations WHERE server_id = $1 AND kind IN ('shelve_offload', 'delete') AND created_at >= $2
 """
 _VOLUMES = "SELECT volume_id FROM block_devices WHERE server_id = $1 AND volume_id IS NOT NULL ORDER BY id"
 _UNCONFIRMED = """

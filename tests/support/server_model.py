@@ -55,7 +55,8 @@ class Facts:
     """A server and its cloud before a call.
 
     `ports` and `volumes` are those that the server has, without its root volume. `old_vm_state` and `old_power_state`
-    are those before its unconfirmed resize. `is_in_doubt`: it was in error, and no call since has proved that its guest
+    are those before its unconfirmed resize. `may_lack_guest`: an operation of the shelved server may have destroyed its
+    guest. `is_in_doubt`: it was in error, and no call since has proved that its guest
     exists. `data_volumes` are two volumes of the user.
     """
 
@@ -66,6 +67,7 @@ class Facts:
     locked: bool
     launched: bool
     is_shelved: bool
+    may_lack_guest: bool
     is_in_doubt: bool
     flavor_id: str
     metadata: str
@@ -268,6 +270,7 @@ def _of(*names: str, when: Callable[[Facts], Any]) -> Callable[[str, Facts], boo
 
 # Refusals of an unlocked server that is on a host and in an allowed state, in the order of the API's checks.
 REFUSALS = (
+    Refusal(409, "Unshelve it", _of("os-resetState active", when=lambda facts: facts.may_lack_guest)),
     Refusal(400, "Cannot rescue a volume-backed instance", _of("rescue", when=lambda facts: facts.root_volume)),
     Refusal(409, _IN_STATE, _of("createImage", when=lambda facts: facts.root_volume and facts.vm_state == PAUSED)),
     Refusal(
@@ -300,6 +303,19 @@ REFUSALS = (
 )
 
 
+# Calls that a shelved server in error accepts, and others in error refuse.
+_UNSHELVE = frozenset({"unshelve"})
+_RESETS = {"os-resetState active": ACTIVE, "os-resetState error": ERROR}
+
+
+def _is_allowed(name: str, facts: Facts, transition: Transition) -> bool:
+    if name in _RESETS and _RESETS[name] not in transition.follows.get(facts.vm_state, ()):
+        return False
+    if facts.vm_state == ERROR and name not in _RESETS:
+        return ERROR in transition.allowed and facts.is_shelved == (name in _UNSHELVE)
+    return facts.vm_state in transition.allowed
+
+
 _ALLOWED_WHEN_LOCKED = frozenset({"lock", "unlock", "createImage", "createBackup", "tags"})
 
 
@@ -312,7 +328,7 @@ def refusal(name: str, facts: Facts, table: Table) -> tuple[int, str] | None:
         return 404, f"Instance {facts.id} could not be found."
     if facts.locked and call.as_ == "member" and name not in _ALLOWED_WHEN_LOCKED:
         return 409, f"Instance {facts.id} is locked"
-    if transition and facts.vm_state not in transition.allowed:
+    if transition and not _is_allowed(name, facts, transition):
         return 409, _IN_STATE.format(verb=transition.verb, **words)
     if call.needs_host and facts.host is None:
         return 409, f"Instance {facts.id} is not ready: it has no host"
@@ -343,7 +359,8 @@ def transition_of(name: str, facts: Facts) -> str | None:
     if name == "delete" and facts.reclaims:
         if facts.vm_state == SOFT_DELETED:
             return None
-        if facts.vm_state in TRANSITIONS["soft delete"].allowed and facts.launched and facts.host:
+        is_kept = facts.vm_state in TRANSITIONS["soft delete"].allowed and not facts.is_shelved
+        if is_kept and facts.launched and facts.host:
             return "soft delete"
     return "delete"
 
@@ -397,14 +414,3 @@ def may_fail(name: str, facts: Facts) -> bool:
     unreachable = facts.down is not None if name in _MOVES else facts.host_is_down
     not_running = name == "trigger_crash_dump" and facts.power_state != RUNNING
     return unreachable or not_running or facts.has_odd_guest
-
-
-# Known bug: a failed delete leads to ERROR, also from RESIZED and SHELVED. There all calls ignore the unconfirmed
-# resize and the shelved image: the resize can neither be confirmed nor reverted, and the next shelve forgets the image.
-_KEEPS_ERROR = frozenset({"lock", "unlock", "trigger_crash_dump"})
-
-
-def known_bug(name: str, facts: Facts) -> bool:
-    """Whether the call would show a known bug. Such calls are left out."""
-    is_forgotten = facts.vm_state == ERROR and (facts.old_vm_state is not None or facts.is_shelved)
-    return is_forgotten and name not in _KEEPS_ERROR and transition_of(name, facts) != "delete"

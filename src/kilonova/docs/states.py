@@ -22,6 +22,8 @@ def page(root: Path) -> str:
         f"```mermaid\n{states.draw()}\n```",
         "## Actions",
         _transitions("Action", states.TRANSITIONS),
+        "A shelved server in `error` allows only actions that `shelved` or `shelved_offloaded` allows too. No other"
+        " server in `error` can be unshelved.",
         "## Other changes",
         "`compute/servers/model.py` refuses every change of the state that neither table has.",
         _transitions("Change", states.CHANGES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kilonova import clock
-from kilonova.compute.servers.states import BUILDING, ERROR, RESIZED, SHELVED_OFFLOADED
+from kilonova.compute.servers.states import BUILDING, RESIZED, SHELVED_OFFLOADED
 from kilonova.doctor.facts import CLEANUP_KINDS, Facts, Finding
 from kilonova.hosts.transport import HostUnreachable
 from kilonova.operations import views
@@ -52,6 +52,6 @@ def _undecided_resizes(facts: Facts) -> Iterator[Finding]:
     """A server is VERIFY_RESIZE if and only if it has a resize that is neither confirmed nor reverted."""
     for server in facts.idle_servers():
         waits = server.id in facts.unconfirmed_resizes
-        if (server.vm_state == RESIZED) != waits and not (waits and server.vm_state == ERROR):
+        if (server.vm_state == RESIZED) != waits:
             detail = f"{server.label} is {server.vm_state} and has {'an' if waits else 'no'} unconfirmed resize"
             yield Finding("resize undecided", server.id, detail)

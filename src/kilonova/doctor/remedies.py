@@ -11,7 +11,8 @@ REMEDIES = {
     "on the host yourself, or delete the compute service of a host that will not come back",
     "transient state without operation": "a bug: delete the server and boot it again",
     "offloaded server on a host": "a bug: delete the server",
-    "resize undecided": "a bug: delete the server and boot it again",
+    "resize undecided": "a bug, or a delete of an older release that failed: openstack server set --state active ID "
+    "confirms the resize",
     "allocation without server": "a bug, or made by hand: openstack resource provider allocation delete ID",
     "allocation without move": "a bug, or made by hand: openstack resource provider allocation delete ID",
     "consumer without allocations": "a bug without effect; the next change of the consumer's allocations removes it",

@@ -57,14 +57,23 @@ def test_order_of_checks(
     run(scenario())
 
 
-@pytest.mark.parametrize("vm_state", sorted(states.STATUS))
-def test_each_transition_is_allowed_in_its_states_only(sqlite_url: str, vm_state: str) -> None:
+# Actions of a shelved server in error, and the one that no other server in error may do.
+SHELVED_IN_ERROR = {"unshelve", "delete", "os-resetState"}
+
+
+@pytest.mark.parametrize(
+    "vm_state, shelved", [*((state, "shelved" in state) for state in sorted(states.STATUS)), (states.ERROR, True)]
+)
+def test_each_transition_is_allowed_in_its_states_only(sqlite_url: str, vm_state: str, shelved: bool) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
-            server = make_server(SERVER, vm_state=vm_state)
-            for transition in states.TRANSITIONS.values():
+            server = make_server(SERVER, vm_state=vm_state, shelved_at=1.0 if shelved else None)
+            for name, transition in states.TRANSITIONS.items():
+                is_allowed = vm_state in transition.follows
+                if vm_state == states.ERROR:
+                    is_allowed = name in SHELVED_IN_ERROR if shelved else is_allowed and name != "unshelve"
                 async with c.db.transaction() as tx:
-                    if vm_state in transition.follows:
+                    if is_allowed:
                         await action_checks.check_state(tx, server, transition)
                         continue
                     message = rf"^Cannot '{transition.verb}' instance {SERVER} while it is in vm_state {vm_state}$"

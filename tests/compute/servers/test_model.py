@@ -45,17 +45,17 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         lambda tx, server_id: model.shelve(tx, server_id, None, None),
         {ACTIVE, STOPPED, PAUSED, SUSPENDED, SHELVED},
     ),
-    "unshelve": (model.unshelve, {SHELVED, SHELVED_OFFLOADED, ACTIVE}),
+    "unshelve": (model.unshelve, {SHELVED, SHELVED_OFFLOADED, ERROR, ACTIVE}),
     "soft_delete": (model.soft_delete, {ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR, SOFT_DELETED}),
     "restore": (model.restore, {SOFT_DELETED, ACTIVE}),
     "delete": (model.delete, set(states.STATUS)),
     "reset_state to active": (
         lambda tx, server_id: model.reset_state(tx, server_id, ACTIVE),
-        {ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR},
+        states.STATUS.keys() - {BUILDING, SHELVED_OFFLOADED, DELETED},
     ),
     "reset_state to error": (
         lambda tx, server_id: model.reset_state(tx, server_id, ERROR),
-        {BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR},
+        states.STATUS.keys() - {DELETED},
     ),
     "record_guest": (
         lambda tx, server_id: model.record_guest(tx, server_id, STOPPED, states.SHUTDOWN, None),

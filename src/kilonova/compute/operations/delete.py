@@ -12,6 +12,7 @@ from kilonova.compute.host_calls import HostCallFailed, call
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.steps import cleanup, images, new_volumes, ports, volumes
 from kilonova.compute.operations.steps.cleanup import LeftOn
+from kilonova.compute.operations.steps.move import end_resize
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.servers import model
@@ -58,6 +59,8 @@ class Delete(Operation):
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
+        """No action but a delete applies to a server in error with an unconfirmed resize, so that ends here."""
+        await end_resize(tx, await server_of(self, tx), parked=True)
         await model.fail(tx, str(self.server_id), str(error), error.fault)
 
 
@@ -99,19 +102,8 @@ async def settle(op: Operation, tx: Transaction) -> None:
     if left := op.find_result(DESTROY):
         await cleanup.defer_clean_up(op, tx, left.host)
     await release(tx, server.id)
-    await _end_resize(op, tx)
+    await end_resize(tx, server, parked=op.find_result(DISCARD) is not None)
     await images.begin_delete(tx, op, server.shelved_image_id)
     await groups.leave(tx, server.id)
     await devices.remove_all(tx, server.id)
     await model.delete(tx, server.id)
-
-
-async def _end_resize(op: Operation, tx: Transaction) -> None:
-    """Mark an unconfirmed resize as confirmed."""
-    resize = await moves.find_unconfirmed(tx, str(op.server_id))
-    if resize is None:
-        return
-    if left := op.find_result(DISCARD):
-        await cleanup.defer_clean_up(op, tx, left.host, slot=resize.operation_id)
-    await release(tx, resize.operation_id)
-    await moves.set_outcome(tx, resize.operation_id, moves.CONFIRMED)

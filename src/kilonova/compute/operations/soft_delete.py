@@ -79,4 +79,4 @@ async def settle(op: Operation, tx: Transaction) -> None:
 
 
 def _can_be_restored(server: Server) -> bool:
-    return server.vm_state in states.TRANSITIONS["soft delete"].allowed
+    return states.TRANSITIONS["soft delete"].allows(server.vm_state, shelved=server.is_shelved)

@@ -137,7 +137,7 @@ async def check_state(tx: Transaction, server: Server, transition: states.Transi
     running = (await operations.find_running(tx, [server.id])).get(server.id)
     word = "task_state" if running else "vm_state"
     state = running.task_state if running else server.vm_state
-    if running or state not in transition.allowed:
+    if running or not transition.allows(server.vm_state, shelved=server.is_shelved):
         raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in {word} {state}")
 
 

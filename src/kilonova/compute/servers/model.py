@@ -58,6 +58,9 @@ def target(server: Server) -> dict[str, str]:
     return {"project_id": server.project_id, "user_id": server.user_id}
 
 
+_NOT_SHELVED: dict[str, Value] = {"shelved_at": None, "shelved_image_id": None, "shelved_image_hash": None}
+
+
 class UnfinishedOperation(Record, frozen=True):
     table: ClassVar[str] = "operations"
 
@@ -107,8 +110,8 @@ async def shelve(tx: Transaction, server_id: str, image_id: str | None, image_ha
 
 
 async def unshelve(tx: Transaction, server_id: str) -> None:
-    shelved = {"shelved_at": None, "shelved_image_id": None, "shelved_image_hash": None}
-    await _change_state(tx, server_id, "unshelve", states.ACTIVE, power_state=states.RUNNING, fault=None, **shelved)
+    state, power = states.ACTIVE, states.RUNNING
+    await _change_state(tx, server_id, "unshelve", state, power_state=power, fault=None, **_NOT_SHELVED)
 
 
 async def soft_delete(tx: Transaction, server_id: str) -> None:
@@ -143,8 +146,9 @@ async def delete(tx: Transaction, server_id: str) -> None:
 
 
 async def reset_state(tx: Transaction, server_id: str, vm_state: str) -> None:
-    """Set the state that an administrator requests. The power state is not changed."""
-    await _change_state(tx, server_id, "os-resetState", vm_state, fault=None)
+    """Set the state that an administrator requests. The power state is not changed. A server in error stays shelved."""
+    not_shelved = _NOT_SHELVED if vm_state == states.ACTIVE else {}
+    await _change_state(tx, server_id, "os-resetState", vm_state, fault=None, soft_deleted_at=None, **not_shelved)
 
 
 async def record_guest(

@@ -127,6 +127,11 @@ class Server(Record, frozen=True):
         """Whether the server boots from a volume; then it has no image."""
         return self.image_id is None
 
+    @property
+    def is_shelved(self) -> bool:
+        """Whether the server has to be unshelved. It may be in error."""
+        return self.shelved_at is not None
+
     def find_interface(self, port_id: str) -> Interface | None:
         return next((interface for interface in self.nics if interface.port_id == port_id), None)
 

@@ -94,6 +94,16 @@ class Transition:
     def allowed(self) -> Collection[str]:
         return self.follows.keys()
 
+    def allows(self, vm_state: str, *, shelved: bool) -> bool:
+        """Whether a server in this state may do it. A shelved server in error may do what shelved servers may too.
+
+        So its image is not forgotten.
+        """
+        if vm_state != ERROR:
+            return vm_state in self.allowed
+        others = self.follows.keys() - {ERROR}
+        return ERROR in self.follows and bool(others & _SHELVED if shelved else others - _SHELVED)
+
 
 def _from(*states: str, to: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(states, (to,))
@@ -103,6 +113,7 @@ def _same(*states: str) -> dict[str, tuple[str, ...]]:
     return {state: (state,) for state in states}
 
 
+_SHELVED = frozenset({SHELVED, SHELVED_OFFLOADED})
 # States with a guest that its host alone can stop and start, so that a soft-deleted server can be restored.
 _RECLAIMED = (ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR)
 _WITH_VOLUMES = (ACTIVE, STOPPED, PAUSED, RESIZED, SHELVED, SHELVED_OFFLOADED, SOFT_DELETED)
@@ -126,7 +137,7 @@ TRANSITIONS = {
     "restore": Transition("restore", _from(SOFT_DELETED, to=ACTIVE)),
     "shelve": Transition("shelve", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, to=SHELVED)),
     "shelveOffload": Transition("shelveOffload", _from(SHELVED, to=SHELVED_OFFLOADED)),
-    "unshelve": Transition("unshelve", _from(SHELVED, SHELVED_OFFLOADED, to=ACTIVE)),
+    "unshelve": Transition("unshelve", _from(SHELVED, SHELVED_OFFLOADED, ERROR, to=ACTIVE)),
     "resize": Transition("resize", _from(ACTIVE, STOPPED, to=RESIZED)),
     "migrate": Transition("migrate", _from(ACTIVE, STOPPED, to=RESIZED)),
     # Both lead to the state before the resize.
@@ -147,12 +158,14 @@ TRANSITIONS = {
     "swap_volume": Transition("swap_volume", _same(ACTIVE, PAUSED, RESIZED)),
     # Before 2.95 a server that ran is started.
     "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
-    # In other states the server has a shelved image or a parked guest, which a reset would orphan.
+    # An offloaded server has no host, so it cannot become active.
     "os-resetState": Transition(
         "os-resetState",
         {
-            **dict.fromkeys((ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR), (ACTIVE, ERROR)),
-            **_from(BUILDING, to=ERROR),
+            **dict.fromkeys(
+                (ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR, RESIZED, SHELVED, SOFT_DELETED), (ACTIVE, ERROR)
+            ),
+            **_from(BUILDING, SHELVED_OFFLOADED, to=ERROR),
         },
     ),
 }

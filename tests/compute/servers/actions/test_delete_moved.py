@@ -71,6 +71,50 @@ def test_delete_resized_server_with_one_host_down(database_url: str, which: str)
     run(scenario())
 
 
+@pytest.mark.parametrize("failing", ["destroy", "discard"])
+def test_failed_delete_ends_the_resize(database_url: str, failing: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=2) as c:
+            server = await boot_resized(c)
+            with rules(c) as sim:
+                sim.add_failure("*", failing, "error", 1, None)
+                assert (await c.delete(f"/servers/{server['id']}")).status == 204
+                shown = await c.wait_until_settled(server["id"])
+            assert (shown["status"], "simulated failure" in shown["fault"]["details"]) == ("ERROR", True)
+            await finish_operations(c)
+            assert await c.list_slots() == []
+            assert await c.db.fetch_value("SELECT COUNT(*) FROM consumers") == 1
+            assert (await newest_migration(c, server["id"]))["status"] == "confirmed"
+            image = {"imageRef": c.image_id}
+            assert (await run_move(c, server["id"], "rebuild", image, as_="member"))["status"] == "ACTIVE"
+            assert (await run_move(c, server["id"], "resize", {"flavorRef": "3"}))["status"] == "VERIFY_RESIZE"
+            assert (await c.delete(f"/servers/{server['id']}")).status == 204
+            await assert_deleted_completely(c, server["id"])
+
+    run(scenario())
+
+
+def test_failed_delete_keeps_the_image_of_a_shelved_server(database_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1, **NO_OFFLOAD) as c:
+            server = await boot_shelved(c, "SHELVED")
+            with rules(c) as sim:
+                sim.add_failure("*", "destroy", "error", 1, None)
+                assert (await c.delete(f"/servers/{server['id']}")).status == 204
+                assert (await c.wait_until_settled(server["id"]))["status"] == "ERROR"
+            for action, body in (("os-stop", None), ("os-resetState", {"state": "active"})):
+                assert (await act(c, server["id"], action, body, as_="admin")).status == 409
+            assert len(await list_snapshots(c)) == 1
+            assert (await run_move(c, server["id"], "unshelve", None))["status"] == "ACTIVE"
+            assert (await run_move(c, server["id"], "shelve", None))["status"] == "SHELVED"
+            await finish_operations(c)
+            assert len(await list_snapshots(c)) == 1
+            assert (await c.delete(f"/servers/{server['id']}")).status == 204
+            await assert_deleted_completely(c, server["id"])
+
+    run(scenario())
+
+
 # Deletes during a move: preparation, action, and the step of the host that hangs.
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypedDict, TypeVar
+from typing import Protocol, TypedDict, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -68,6 +68,31 @@ class LeftOn(Struct, frozen=True):
     host: str = field(name="left on")
 
 
+class Origin(Protocol):
+    """The operation whose guest a deferred operation cleans up or restores. It may have ended."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def server_id(self) -> str | None: ...
+
+    @property
+    def project_id(self) -> str | None: ...
+
+    @property
+    def user_id(self) -> str | None: ...
+
+    @property
+    def request_id(self) -> str | None: ...
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
 # Parameters of deferred operations
 
 
@@ -115,7 +140,7 @@ class RestoreInterfaceParams(DeferredParams, frozen=True, kw_only=True):
 P = TypeVar("P", bound=DeferredParams)
 
 
-class _Origin(TypedDict):
+class _OriginParams(TypedDict):
     guest_id: str
     host: str
     operation: str
@@ -123,7 +148,7 @@ class _Origin(TypedDict):
     epoch: int
 
 
-def _origin(op: Operation, host: str) -> _Origin:
+def _origin(op: Origin, host: str) -> _OriginParams:
     return {
         "guest_id": str(op.server_id),
         "host": host,
@@ -200,7 +225,7 @@ async def park(op: Operation, host: str, step: str, *, slot: str) -> None:
             return
 
 
-async def defer_clean_up(op: Operation, tx: Transaction, host: str, *, slot: str | None = None) -> None:
+async def defer_clean_up(op: Origin, tx: Transaction, host: str, *, slot: str | None = None) -> None:
     """Begin the deferred removal of the operation's guest, or of the contents of the slot. Idempotent."""
     await _defer(op, tx, _clean_up_kind(slot), slot, CleanUpParams(**_origin(op, host), slot=slot))
 
@@ -245,7 +270,7 @@ async def call_or_defer(
     return True
 
 
-async def _defer(op: Operation, tx: Transaction, kind: str, part: str | None, params: P) -> None:
+async def _defer(op: Origin, tx: Transaction, kind: str, part: str | None, params: P) -> None:
     """Begin a deferred operation once. `part` of the guest makes its id unique on the host."""
     identity = _deferred_id(op, kind, params.host, part, op.epoch)
     if await tx.fetch_value("SELECT 1 FROM operations WHERE id = $1", identity):
@@ -263,7 +288,7 @@ async def _defer(op: Operation, tx: Transaction, kind: str, part: str | None, pa
     )
 
 
-def _deferred_id(op: Operation, kind: str, host: str, part: str | None, epoch: int) -> str:
+def _deferred_id(op: Origin, kind: str, host: str, part: str | None, epoch: int) -> str:
     return str(uuid.uuid5(uuid.UUID(op.id), f"{_SEEDS[kind]} {host} {part} {epoch}"))
 
 

@@ -43,7 +43,20 @@ class NewImageParams(Protocol):
     def metadata(self) -> Mapping[str, str]: ...
 
 
-async def begin_delete(tx: Transaction, op: Operation, image_id: str | None) -> None:
+class Requester(Protocol):
+    """Whose request leads to another operation: an operation's, or that of the API."""
+
+    @property
+    def project_id(self) -> str | None: ...
+
+    @property
+    def user_id(self) -> str | None: ...
+
+    @property
+    def request_id(self) -> str | None: ...
+
+
+async def begin_delete(tx: Transaction, requester: Requester, image_id: str | None) -> None:
     """Begin the deletion of an image that is no longer needed once `tx` is committed."""
     if image_id is None:
         return
@@ -51,9 +64,9 @@ async def begin_delete(tx: Transaction, op: Operation, image_id: str | None) -> 
         tx,
         get_kind(kinds.DELETE_IMAGE, DeleteImageParams),
         params=DeleteImageParams(image_id),
-        project_id=op.project_id,
-        user_id=op.user_id,
-        request_id=op.request_id,
+        project_id=requester.project_id,
+        user_id=requester.user_id,
+        request_id=requester.request_id,
     )
 
 

@@ -7,6 +7,7 @@ holds the allocation on the destination. Handing over swaps the two.
 from __future__ import annotations
 
 import secrets
+from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -23,6 +24,7 @@ from kilonova.operations.definition import P_co
 from kilonova.placement import swap_allocations
 from kilonova.placement.claims import Consumer, release
 from kilonova.store import Transaction
+from kilonova.store.records import Record
 
 VOLUMES, PORTS, HAND_OVER = "move volumes", "move ports", "hand over"
 
@@ -132,6 +134,37 @@ async def complete_move(op: Operation, tx: Transaction) -> Server:
     server = await swap_to_destination(op, tx)
     await release(tx, op.id)
     return server
+
+
+class _Resize(Record, frozen=True):
+    """The operation of an unconfirmed resize."""
+
+    table: ClassVar[str] = "operations"
+
+    id: str
+    server_id: str | None
+    project_id: str | None
+    user_id: str | None
+    request_id: str | None
+    round: int
+    epoch: int
+
+
+async def end_resize(tx: Transaction, server: Server, *, parked: bool) -> None:
+    """Confirm the server's unconfirmed resize or migration, if it has one.
+
+    `parked`: the source may still have the parked guest, whose removal is deferred.
+    """
+    move = await moves.find_unconfirmed(tx, server.id)
+    if move is None:
+        return
+    if parked:
+        row = await tx.fetch_one("SELECT * FROM operations WHERE id = $1", move.operation_id)
+        assert row is not None
+        await cleanup.defer_clean_up(_Resize.decode(row), tx, move.source_host, slot=move.operation_id)
+    await release(tx, move.operation_id)
+    await moves.set_outcome(tx, move.operation_id, moves.CONFIRMED)
+    await model.set_quota_usage(tx, server.id, server.flavor)
 
 
 def migration_consumer(op: Operation, server: Server) -> Consumer:

@@ -36,7 +36,8 @@ async def _delete_as_configured(ctx: Context, tx: Transaction, server: Server) -
     if ctx.services.config.compute.reclaim_seconds <= 0:
         await delete_now(ctx, tx, server)
     elif server.vm_state != states.SOFT_DELETED:
-        kept = server.vm_state in states.TRANSITIONS["soft delete"].allowed and server.launched_at and server.host
+        soft = states.TRANSITIONS["soft delete"]
+        kept = soft.allows(server.vm_state, shelved=server.is_shelved) and server.launched_at and server.host
         await (_delete_softly if kept else delete_now)(ctx, tx, server)
 
 

@@ -61,7 +61,7 @@ async def _find_authorized(ctx: Context, tx: Transaction, server_id: str) -> Ser
         ctx.authorize(TO_HOST, model.target(server))
     action_checks.check_unlocked(ctx, server)
     await action_checks.check_state(tx, server, states.TRANSITIONS["unshelve"])
-    if body and server.vm_state != states.SHELVED_OFFLOADED:
+    if body and server.host is not None:
         raise Conflict(
             f"Cannot 'unshelve' instance {server_id} to another zone or host while it is in vm_state {server.vm_state}:"
             " it is still on its host"
