@@ -83,7 +83,7 @@ def test_unconfirmed_resize_has_two_allocations_and_two_guests(database: Opener)
         ),
         ("UPDATE servers SET vm_state = 'active'", [("resize undecided", SERVER)]),
         ("UPDATE servers SET vm_state = 'error'", [("resize undecided", SERVER)]),
-        ("UPDATE servers SET vcpus = 3", []),
+        ("UPDATE servers SET vcpus = 3", [("quota counts wrongly", SERVER)]),
         ("DELETE FROM consumers WHERE type = 'MIGRATION'", [("resize cannot be reverted", SERVER)]),
         ("UPDATE allocations SET provider_id = 2 WHERE provider_id = 1", [("resize cannot be reverted", SERVER)]),
         ("UPDATE allocations SET used = 2 WHERE provider_id = 1", [("resize cannot be reverted", SERVER)]),

@@ -80,10 +80,10 @@ def _held_for_resizes(facts: Facts) -> Iterator[Finding]:
 
 
 def _wrong_usage(facts: Facts) -> Iterator[Finding]:
-    """The counted cores and RAM must equal the flavor's; during an unconfirmed resize they may be higher."""
+    """The counted cores and RAM must equal the flavor's."""
     for server in facts.idle_servers():
         flavor, counts = server.flavor, (server.vcpus, server.ram)
-        if server.id not in facts.unconfirmed_resizes and counts != (flavor.vcpus, flavor.ram):
+        if counts != (flavor.vcpus, flavor.ram):
             counted = f"{server.vcpus} cores and {server.ram} MiB"
             detail = f"{server.label} counts as {counted}, and has {flavor.vcpus} and {flavor.ram}"
             yield Finding("quota counts wrongly", server.id, detail)

@@ -25,7 +25,8 @@ REMEDIES = {
     "allocation differs from needs": "a bug, or changed by hand: correct it with openstack resource provider "
     "allocation set ID",
     "resize cannot be reverted": "a bug, or changed by hand: confirm the resize",
-    "quota counts wrongly": "a bug; the next confirmed resize corrects it",
+    "quota counts wrongly": "a bug, or a resize of an older release that is not confirmed; the next confirmed resize "
+    "corrects it",
     "allocation without inventory": "a bug: restart the agent of the host, which reports the inventory again, or "
     "delete the server",
     "provider over capacity": "total, reserved or allocation ratio was lowered below the usage; the host takes no new "

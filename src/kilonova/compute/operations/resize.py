@@ -111,6 +111,6 @@ async def hand_over(op: Resize | Migrate, tx: Transaction) -> HandedOver:
     new = (await moves.get_by_operation(tx, op.id)).new_flavor
     disk_config = op.params.disk_config if isinstance(op, Resize) else None
     await model.set_flavor(tx, server.id, new.flavor_id, new.embedded, disk_config)
-    await model.set_quota_usage(tx, server.id, new.embedded, server.flavor)
+    await model.set_quota_usage(tx, server.id, new.embedded)
     await model.settle(tx, server.id, op.kind, states.RESIZED, server.power_state)
     return HandedOver(server.disk_config)

@@ -47,6 +47,11 @@ class RevertResize(Harmless[EndResizeParams]):
             ),
         )
 
+    async def failed(self, tx: Transaction, error: Failed) -> None:
+        await super().failed(tx, error)
+        server = await server_of(self, tx)
+        await model.set_quota_usage(tx, server.id, server.flavor)
+
 
 async def stop(op: RevertResize) -> LeftOn | None:
     """Stop the resized guest. Skip this on a host that is forced down or removed: its guest is cleaned up later.

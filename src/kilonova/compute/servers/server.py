@@ -75,7 +75,7 @@ class Server(Record, frozen=True):
     power_state: int
     flavor_id: str
     flavor: EmbeddedFlavor
-    # Quota usage: the flavor's values, or the larger of both flavors during a resize.
+    # Quota usage: the flavor's values, or the larger of both flavors while a resize or revert runs.
     vcpus: int
     ram: int
     image_properties: dict[str, str]

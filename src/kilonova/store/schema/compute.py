@@ -41,7 +41,7 @@ servers = Table(
     Column("pinned_zone", String(255)),
     Column("flavor_id", String(255), nullable=False),
     Column("flavor", Text, nullable=False),
-    # Quota usage is the sum of these: the flavor's values, or the larger of both flavors during a resize.
+    # Quota usage is the sum of these: the flavor's values, or the larger of both flavors while a resize or revert runs.
     Column("vcpus", Integer, nullable=False),
     Column("ram", Integer, nullable=False),
     Column("image_id", String(36)),

@@ -375,7 +375,7 @@ def test_resize_of_a_diskless_server(database_url: str) -> None:
     run(scenario())
 
 
-def test_quota_counts_the_larger_flavor_until_confirm_or_revert(database_url: str) -> None:
+def test_quota_counts_the_larger_flavor_until_the_resize_ends(database_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(database_url, hosts=2, quota__cores=5, quota__ram=8192) as c:
 
@@ -398,7 +398,7 @@ def test_quota_counts_the_larger_flavor_until_confirm_or_revert(database_url: st
                 assert await used() == (3, 512)
                 sim.clear()
             await c.wait_until_settled(server_id)
-            assert await used() == (3, 512)
+            assert await used() == (3, 256)
             code, _ = await refused_boot(c, "5")
             assert code == 403
             await revert(c, server_id)
@@ -414,6 +414,52 @@ def test_quota_counts_the_larger_flavor_until_confirm_or_revert(database_url: st
             # A resize by an administrator counts for the project of the server.
             await c.boot(flavorRef="3")
             assert (await action_refusal(c, server_id, "resize", {"flavorRef": "wide"}, as_="admin"))[0] == 403
+
+    run(scenario())
+
+
+def test_revert_of_a_smaller_flavor_needs_quota(database_url: str) -> None:
+    """Others may have used it since."""
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=2, quota__ram=2048) as c:
+
+            async def used() -> int:
+                return int((await c.get("/limits")).json()["limits"]["absolute"]["totalRAMUsed"])
+
+            await make_flavor(c, "large", ram=2048)
+            await make_flavor(c, "small", ram=1024)
+            server_id = (await c.boot_active(flavorRef="large"))["id"]
+            await resize(c, server_id, "small")
+            assert await used() == 1024
+            other = (await c.boot_active())["id"]
+            exceeded = "Quota exceeded for ram: Requested 1024, but already used 1536 of 2048 ram"
+            assert await action_refusal(c, server_id, "revertResize", None, as_="member") == (403, exceeded)
+            dry = await act(c, server_id, "revertResize", version="2.96", headers=DRY)
+            assert (dry.status, await used()) == (403, 1536)
+            assert (await c.delete(f"/servers/{other}")).status == 204
+            await c.wait_until_deleted(other)
+            with rules(c) as sim:
+                sim.add_failure("*", "unpark", "hang", None, None)
+                assert (await act(c, server_id, "revertResize")).status == 202
+                assert (await used(), (await refused_boot(c, "1"))[0]) == (2048, 403)
+                sim.clear()
+            assert (await c.wait_until_settled(server_id))["status"] == "ACTIVE"
+            assert await used() == 2048
+
+    run(scenario())
+
+
+def test_failed_revert_releases_its_quota(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=2) as c:
+            await make_flavor(c, "large", ram=2048)
+            server_id = (await c.boot_active(flavorRef="large"))["id"]
+            await resize(c, server_id, "1")
+            with rules(c) as sim:
+                sim.add_failure("*", "unpark", "error", 1, None)
+                assert (await revert(c, server_id))["status"] == "VERIFY_RESIZE"
+            assert (await c.get("/limits")).json()["limits"]["absolute"]["totalRAMUsed"] == 512
 
     run(scenario())
 

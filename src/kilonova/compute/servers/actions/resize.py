@@ -17,7 +17,7 @@ from kilonova.compute.quotas import model as quotas
 from kilonova.compute.servers import action_checks, model
 from kilonova.compute.servers.create import check_needs
 from kilonova.compute.servers.schemas import DISK_CONFIG, FLAVOR_REF
-from kilonova.compute.servers.server import Server
+from kilonova.compute.servers.server import EmbeddedFlavor, Server
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import ANYTHING, Schema, closed_object
@@ -36,7 +36,7 @@ async def resize(ctx: Context, server_id: str) -> Response:
     async with ctx.db.transaction() as tx:
         server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE + "resize", transition="resize")
         flavor = await _new_flavor(ctx, tx, server, str(requested["flavorRef"]))
-        await _check_quota(ctx, tx, server, flavor)
+        await _check_quota(ctx, tx, server, flavor.embed())
         params = ResizeParams(
             flavor=flavor.embed(),
             same_host=ctx.services.config.compute.resize_on_same_host,
@@ -52,7 +52,7 @@ async def resize(ctx: Context, server_id: str) -> Response:
 async def begin_resize(
     tx: Transaction, server: Server, flavor_id: str, params: ResizeParams, user_id: str, request_id: str | None
 ) -> str:
-    """Begin a resize. Until it is confirmed or reverted, the larger of both flavors counts for the quota."""
+    """Begin a resize. The larger of both flavors counts for the quota until it ends, then the new one."""
     assert params.flavor is not None
     await model.set_quota_usage(tx, server.id, params.flavor, server.flavor)
     return await moves.begin_move(
@@ -91,11 +91,20 @@ async def _confirm_or_revert(
         move = await moves.find_unconfirmed(tx, server_id)
         if move is None:
             raise BadRequest("Instance has not been resized.")
+        if operation is RevertResize:
+            await _reserve_quota(ctx, tx, server, move.old_flavor.embedded)
         if not dry_run.is_requested(ctx):
             params = EndResizeParams(move.operation_id, power.shutdown_grace(server))
             await action_checks.begin_operation(ctx, tx, server, operation, params)
             return Response()
     return await dry_run.plan_response(ctx, model.target(server), [])
+
+
+async def _reserve_quota(ctx: Context, tx: Transaction, server: Server, old: EmbeddedFlavor) -> None:
+    """Check the quota for the flavor before the resize. The larger of both flavors counts until the revert ends."""
+    await _check_quota(ctx, tx, server, old)
+    if not dry_run.is_requested(ctx):
+        await model.set_quota_usage(tx, server.id, old, server.flavor)
 
 
 async def _new_flavor(ctx: Context, tx: Transaction, server: Server, reference: str) -> Flavor:
@@ -118,6 +127,6 @@ async def _new_flavor(ctx: Context, tx: Transaction, server: Server, reference: 
     return flavor
 
 
-async def _check_quota(ctx: Context, tx: Transaction, server: Server, flavor: Flavor) -> None:
+async def _check_quota(ctx: Context, tx: Transaction, server: Server, flavor: EmbeddedFlavor) -> None:
     more = {"cores": flavor.vcpus - server.vcpus, "ram": flavor.ram - server.ram}
     await quotas.count_within_quota(tx, server.project_id, ctx.services.config, more, user_id=server.user_id)
