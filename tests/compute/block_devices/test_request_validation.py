@@ -81,9 +81,12 @@ def test_invalid_boot_sequences_are_refused(sqlite_url: str) -> None:
             for indexes in ([None], [1], [0, 0], [0, 2]):
                 devices = [{**made, "boot_index": index} for index in indexes]
                 assert (await devices_refused(c, *devices)).startswith(SEQUENCE), indexes
-            # imageRef has boot index 0.
+            # imageRef has boot index 0, unless a volume has it.
             blank = {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "boot_index": 0}
-            assert (await devices_refused(c, {**made, "boot_index": 0}, imageRef=UNKNOWN_ID)).startswith(SEQUENCE)
+            local = {"source_type": "image", "uuid": c.image_id, "destination_type": "local", "boot_index": 0}
+            assert (await devices_refused(c, local, imageRef=UNKNOWN_ID)).startswith(SEQUENCE)
+            assert (await devices_refused(c, {**made, "boot_index": 1}, blank, local)).startswith(SEQUENCE)
+            assert (await devices_refused(c, local, blank, imageRef=c.image_id)).startswith(SEQUENCE)
             assert (await create_refused(c))[1].startswith("Invalid imageRef provided")
             status, message = await create_refused(
                 c, block_device_mapping=[{"volume_id": UNKNOWN_ID}], block_device_mapping_v2=[blank]

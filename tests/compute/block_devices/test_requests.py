@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from kilonova.hosts.messages import LocalDisk
 from tests.compute.block_devices.support import (
@@ -14,10 +15,12 @@ from tests.compute.block_devices.support import (
     find_guest,
     wait_until_deleted,
 )
+from tests.compute.servers.support import create_refusal
 from tests.support import run
 from tests.support.full_cloud import FullCloud, full_cloud
 from tests.support.volumes import make_image, make_volume, show_volume, wait_for_volume
 
+UNKNOWN_ID = "11111111-1111-1111-1111-111111111111"
 ATTACHED = "os-extended-volumes:volumes_attached"
 
 
@@ -210,21 +213,41 @@ def test_resize_of_volume_backed_server_ignores_root_disk_size(sqlite_url: str) 
     run(scenario())
 
 
-def test_image_beside_blank_root_volume(sqlite_url: str) -> None:
+@pytest.mark.parametrize("source", ["blank", "volume", "snapshot", "image"])
+def test_image_beside_root_volume(sqlite_url: str, source: str) -> None:
     """The image supplies the server's properties; the server boots from the volume."""
 
     async def scenario() -> None:
         async with full_cloud(sqlite_url) as c:
-            image = await make_image(c, b"\0" * 512, hw_disk_bus="scsi")
-            root = to_volume("blank", boot_index=0, volume_size=1, delete_on_termination=True)
-            shown = await booted(c, root, imageRef=image)
+            image = await make_image(c, b"\0" * 512, hw_disk_bus="scsi", min_disk=1)
+            given = await make_volume(c, imageRef=c.image_id)
+            uuids = {"volume": given, "snapshot": await create_snapshot(c, given), "image": c.image_id}
+            root = to_volume(source, uuids.get(source), boot_index=0)
+            root |= {"volume_size": 1} if source in ("blank", "image") else {}
+            data = to_volume("blank", boot_index=1, volume_size=1)
+            shown = await booted(c, root, data, imageRef=image)
             assert shown["image"] == ""
-            assert len(shown[ATTACHED]) == 1
-            assert find_guest(c, shown).image is None
-            row = await c.db.fetch_one("SELECT image_properties FROM servers WHERE id = $1", shown["id"])
-            assert row is not None
-            assert "scsi" in row["image_properties"]
+            assert len(shown[ATTACHED]) == 2
+            guest = find_guest(c, shown)
+            assert (guest.image, guest.volume_properties["hw_disk_bus"]) == (None, "scsi")
+            (disk,) = [disk for disk in guest.disks if disk.boot_index == 0]
+            assert (disk.device, disk.volume_id == given) == ("/dev/vda", source == "volume")
             await deleted(c, shown)
+
+    run(scenario())
+
+
+def test_image_beside_root_volume_is_checked(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url) as c:
+            root = to_volume("volume", await make_volume(c, imageRef=c.image_id), boot_index=0)
+            for image, text in (
+                (UNKNOWN_ID, "Can not find requested image"),
+                (await make_image(c, b"disk", min_disk=2), "Volume is smaller than the minimum size"),
+                (await make_image(c, b"disk", min_ram=1024), "memory is too small"),
+            ):
+                status, message = await create_refusal(c, imageRef=image, block_device_mapping_v2=[root])
+                assert (status, text in message) == (400, True), message
 
     run(scenario())
 

@@ -44,7 +44,7 @@ _SUPPORTED_MAPPINGS = frozenset(
 
 
 class RequestedDisks(Struct, frozen=True):
-    """`image_properties` are those of the boot image; of a volume-backed server, those of the root volume's image.
+    """`image_properties` are those of the requested image; without one, those of the root volume's image.
 
     `image_id` and `image_hash` are None for a volume-backed server. `source_hashes` has the hashes of the images that
     volumes are created from, by image id.
@@ -67,6 +67,7 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
     if image_id is None and not devices:
         raise BadRequest("Invalid imageRef provided: a server boots from an image or a volume.")
     image = await image_checks.find_active(ctx, image_id) if image_id else None
+    requested_root = next((device for device in devices if device.is_root), None)
     if image is not None:
         devices = _add_image_devices(devices, image)
     root = _root(devices, image_id)
@@ -78,7 +79,8 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
         assert image is not None, "the boot sequence and the mappings are checked"
         image_checks.check_disk(ctx, image, flavor)
         properties, backing = image_checks.properties(image), image.id
-    elif root.source_type == BLANK and image is not None:
+    elif root is requested_root and image is not None:
+        sources.check_size(root, image.min_disk)
         properties, backing = image_checks.properties(image), None
     else:
         properties, backing = await sources.get_root_properties(ctx, root, known), None
@@ -104,11 +106,10 @@ def _parse_body(body: dict[str, object], image_id: str | None) -> list[Requested
     if legacy:
         return parse_legacy(legacy, image_id)
     devices = [parse(entry) for entry in current]
-    # imageRef beside a root device must be the source of that device. Beside a blank volume, which is filled later,
-    # imageRef supplies the image properties of the server.
+    # imageRef beside a root volume supplies only the image properties of the server.
     for device in devices:
-        fits = (device.source_type, device.source_id) == (IMAGE, image_id) or device.mapping == (BLANK, VOLUME)
-        if image_id is not None and device.is_root and not fits:
+        is_other_image = device.mapping == (IMAGE, LOCAL) and device.source_id != image_id
+        if image_id is not None and device.is_root and is_other_image:
             raise _invalid_boot_sequence()
     return devices
 
@@ -162,7 +163,7 @@ def _root(devices: list[RequestedDevice], image_id: str | None) -> RequestedDevi
 def _invalid_boot_sequence() -> BadRequest:
     return invalid_mapping(
         "Boot sequence for the instance and image/block device mapping combination is not valid:"
-        " boot_index must count from 0 without gaps or duplicates, and imageRef has the index 0."
+        " boot_index must count from 0 without gaps or duplicates. imageRef has the index 0 if no device has it."
     )
 
 

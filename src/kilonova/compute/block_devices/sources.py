@@ -40,10 +40,17 @@ async def get_root_properties(ctx: Context, root: RequestedDevice, known: dict[s
     if isinstance(source, VolumeSnapshot):
         source = await ctx.services.volume.show(source.volume_id, Auth(ctx.auth_token, ctx.token.project_id))
     metadata = source.image_metadata if source is not None else {}
-    min_disk = int(metadata.get("min_disk") or 0)
-    if min_disk > (root.volume_size or 0):
-        raise _too_small(root.volume_size or 0, min_disk)
+    check_size(root, int(metadata.get("min_disk") or 0))
     return image_checks.volume_properties(metadata)
+
+
+def check_size(device: RequestedDevice, min_disk: int) -> None:
+    size = device.volume_size or 0
+    if min_disk > size:
+        raise BadRequest(
+            "Volume is smaller than the minimum size specified in image metadata."
+            f" Volume size is {size << 30} bytes, minimum size is {min_disk << 30} bytes."
+        )
 
 
 async def _volume(ctx: Context, device: RequestedDevice, volume_id: str, auth: Auth) -> Volume:
@@ -87,11 +94,9 @@ async def _image(ctx: Context, device: RequestedDevice, image_id: str, auth: Aut
     if image is None:
         raise _not_found("image", image_id)
     image_checks.check_active(image)
-    size = device.volume_size or 0
-    if image.min_disk > size:
-        raise _too_small(size, image.min_disk)
-    if image.disk_bytes > size << 30:
-        raise invalid_mapping(f"volume_size {size} is less than the image's own size.")
+    check_size(device, image.min_disk)
+    if image.disk_bytes > (device.volume_size or 0) << 30:
+        raise invalid_mapping(f"volume_size {device.volume_size or 0} is less than the image's own size.")
     return image
 
 
@@ -113,10 +118,3 @@ async def _check_types(ctx: Context, devices: list[RequestedDevice], auth: Auth)
 
 def _not_found(kind: str, resource_id: str) -> BadRequest:
     return invalid_mapping(f"failed to get {kind} {resource_id}.")
-
-
-def _too_small(size: int, minimum: int) -> BadRequest:
-    return BadRequest(
-        "Volume is smaller than the minimum size specified in image metadata."
-        f" Volume size is {size << 30} bytes, minimum size is {minimum << 30} bytes."
-    )
