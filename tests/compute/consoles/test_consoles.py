@@ -188,7 +188,9 @@ def test_console_actions_before_2_6(sqlite_url: str) -> None:
                 assert serial["url"].startswith("ws://")
             assert (await act(c, server_id, "os-getSPICEConsole", {"type": "spice-html5"})).status == 400
             assert (await act(c, server_id, "os-getSPICEConsole", {"type": "spice-direct"})).status == 400
-            assert (await act(c, server_id, "os-getRDPConsole", {"type": "rdp-html5"})).status == 410
+            refused = fault(await act(c, server_id, "os-getRDPConsole", {"type": "rdp-html5"}))
+            assert refused == (400, "badRequest", "Unavailable console type rdp-html5.")
+            assert (await act(c, server_id, "os-getRDPConsole", {"type": "rdp-html5"}, version="2.6")).status == 404
             late = await act(c, server_id, "os-getVNCConsole", {"type": "novnc"}, version="2.6")
             assert late.status == 404
 

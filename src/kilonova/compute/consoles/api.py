@@ -11,7 +11,7 @@ from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import CheckDisplay, GetConsoleLog
 from kilonova.hosts.transport import HostRefused, NoDisplay
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest, Gone, NotFound, NotSupported, Unauthorized
+from kilonova.http.errors import BadRequest, NotFound, NotSupported, Unauthorized
 
 __all__ = ["views"]
 
@@ -75,10 +75,10 @@ async def serial(ctx: Context, server_id: str) -> Response:
     return await _legacy_console(ctx, server_id, ctx.body["os-getSerialConsole"]["type"])
 
 
-@api.action("os-getRDPConsole", body=schemas.legacy("rdp"), authenticated=True)
+@api.action("os-getRDPConsole", body=schemas.legacy("rdp"), checks=[REMOTE], shows=("console", "console", False))
 async def rdp(ctx: Context, server_id: str) -> Response:
-    """Removed: always 410."""
-    raise Gone("This was removed from the API.")
+    """Refuse an RDP console (400): no host has any."""
+    return await _legacy_console(ctx, server_id, ctx.body["os-getRDPConsole"]["type"])
 
 
 @api.route("GET", TOKEN, policy=TOKENS, query={}, shows=("console", "console access", False))
