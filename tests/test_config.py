@@ -72,3 +72,14 @@ def test_removed_setting_is_ignored_with_a_note(
         assert not hasattr(getattr(config, section), name)
     assert [f"{section}.{name} is ignored" in record.message for record in caplog.records] == [True, True]
     assert "seven" not in caplog.text
+
+
+@pytest.mark.parametrize("zone", ["internal", "a:b", "x" * 256, "a\nb"])
+@pytest.mark.parametrize("setting", ["zones", "scheduler.default_zone"])
+def test_invalid_names_of_zones_are_refused(setting: str, zone: str) -> None:
+    with pytest.raises(ConfigError, match=f"^Configuration: {setting}: "):
+        load(None, {}, {setting: zone})
+
+
+def test_names_of_zones() -> None:
+    assert load(None, {}, {"zones": " a zone, internals ,ω"}).zones == ["a zone", "internals", "ω"]

@@ -15,6 +15,9 @@ import msgspec
 from kilonova.config_names import ConfigError, drop_removed, new_name, use_new_names
 from kilonova.scheduler.config import SchedulerConfig
 
+# Shown for services that run no servers.
+INTERNAL_ZONE = "internal"
+
 
 class Log(msgspec.Struct, forbid_unknown_fields=True):
     """Logging. `file` is a path; `-` is standard error, and empty is `kilonova.log` in the data directory."""
@@ -397,9 +400,23 @@ def load(
             _put(values, dotted.split("."), value)
     drop_removed(values)
     try:
-        return msgspec.convert(values, Config, strict=False)
+        config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"Configuration: {error}") from None
+    for setting, zones in (("zones", config.zones), ("scheduler.default_zone", [config.scheduler.default_zone])):
+        for zone in zones:
+            _check_zone(setting, zone)
+    return config
+
+
+def _check_zone(setting: str, zone: str) -> None:
+    """Check the name as the API does."""
+    if zone == INTERNAL_ZONE:
+        raise ConfigError(f"Configuration: {setting}: {INTERNAL_ZONE} is the zone of internal services")
+    if not (0 < len(zone) <= 255 and ":" not in zone and zone.isprintable() and zone == zone.strip()):
+        raise ConfigError(
+            f"Configuration: {setting}: names of zones have 1 to 255 printable characters and no colon, found {zone!r}"
+        )
 
 
 # Settings that the environment and flags give as comma-separated lists.

@@ -444,6 +444,7 @@ def test_create_refuses_invalid_bodies(sqlite_url: str, body: dict[str, Any], fi
         ("set_metadata", {"metadata": {"a": "v" * 256}}, "set_metadata.metadata.a"),
         ("set_metadata", {"metadata": {"availability_zone": ""}}, "set_metadata.metadata.availability_zone"),
         ("set_metadata", {"metadata": {"availability_zone": "a:b"}}, "set_metadata.metadata.availability_zone"),
+        ("set_metadata", {"metadata": {"availability_zone": "internal"}}, "availability_zone: internal is the zone"),
         ("set_metadata", {"metadata": {"cpu_allocation_ratio": "lots"}}, "metadata.cpu_allocation_ratio"),
         ("set_metadata", {"metadata": {"ram_allocation_ratio": "0"}}, "metadata.ram_allocation_ratio"),
         ("set_metadata", {"metadata": {"disk_allocation_ratio": "nan"}}, "metadata.disk_allocation_ratio"),
@@ -462,12 +463,13 @@ def test_actions_refuse_invalid_bodies(sqlite_url: str, verb: str, body: Any, fi
     run(scenario())
 
 
-def test_update_refuses_empty_body(sqlite_url: str) -> None:
+def test_update_refuses_invalid_bodies(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url) as c:
             made = await create(c, "a")
             path = f"/os-aggregates/{made['id']}"
             bodies: list[dict[str, Any]] = [{}, {"name": " "}, {"name": "b", "availability_zone": " z"}, {"hosts": []}]
+            bodies.append({"name": "b", "availability_zone": "internal"})
             for body in bodies:
                 assert (await c.put(path, {"aggregate": body}, as_="admin")).status == 400
             assert (await shown(c, made["id"]))["name"] == "a"
@@ -480,6 +482,8 @@ def test_v2_root_strips_spaces_of_names(sqlite_url: str) -> None:
         async with cloud(sqlite_url) as c:
             made = await create(c, "  a ", " east  ", version="2.1", root="/compute/v2")
             assert (made["name"], made["availability_zone"]) == ("a", "east")
+            internal = {"aggregate": {"name": "b", "availability_zone": " internal "}}
+            assert (await c.post("/os-aggregates", internal, as_="admin", root="/compute/v2")).status == 400
             kept = await act(
                 c, made["id"], "set_metadata", {"metadata": {"a": "b"}, "extra": 1}, "2.1", root="/compute/v2"
             )

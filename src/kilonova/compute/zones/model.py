@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kilonova.compute.aggregates import model as aggregates
+from kilonova.config import INTERNAL_ZONE
 from kilonova.hosts.registry import COMPUTE
 from kilonova.hosts.service import Service
 from kilonova.ids import new_id
@@ -13,7 +14,7 @@ from kilonova.store import Reader, Transaction
 
 KEY = aggregates.ZONE
 DEFAULT = "nova"
-INTERNAL = "internal"
+INTERNAL = INTERNAL_ZONE
 
 # A host is in at most one zone. MIN keeps the result stable if there were two.
 _HOST_ZONES = f"""
