@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,10 @@ NEEDS_PROJECT = {
 }
 # Routes that serve the project of the token only, whatever the roles.
 OWN_PROJECT_ONLY = {"compute": {"GET /os-tenant-networks/{id}"}}
+
+READS = frozenset({"GET", "HEAD"})
+READING = "reading"
+_VERSION = re.compile(r"v[0-9.]+")
 
 Project = tuple[str, str] | None
 _PROJECT: Project = (OWN_PROJECT, DOMAIN)
@@ -162,8 +167,70 @@ def _target(project: str, user: str, domain: str) -> dict[str, object]:
     }
 
 
+SYSTEM_CALLERS = [name for name, caller in CALLERS.items() if caller.system]
+
+
+def system_scope(api: Api) -> Iterator[tuple[str, dict[str, str]]]:
+    """What tokens with system scope may do, by group of routes: those whose paths begin with the same noun.
+
+    Routes without a rule are left out.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in rows(api):
+        if row.decides and row.rule and not row.route.ticket:
+            groups.setdefault(_group(row.route.path), []).append(row)
+    for group, found in groups.items():
+        yield group, {caller: _summary(found, caller) for caller in SYSTEM_CALLERS}
+
+
+def _group(path: str) -> str:
+    """The path up to its first noun."""
+    version, *rest = path.strip("/").split("/")
+    return f"/{version}/{rest[0]}" if rest and _VERSION.fullmatch(version) else f"/{version}"
+
+
+def _summary(found: Sequence[Row], caller: str) -> str:
+    """The shortest description of the allowed routes."""
+    allowed = [row for row in found if row.access[caller] != NONE]
+    own = [row for row in allowed if row.access[caller] == OWN]
+    if not allowed or own == list(found):
+        return OWN if own else NONE
+    words = ALL if allowed == list(found) else _selection(found, allowed)
+    return f"{words}; {OWN} objects only: {_keys(own)}" if own else words
+
+
+def _selection(found: Sequence[Row], allowed: Sequence[Row]) -> str:
+    reads = [row for row in found if row.route.method in READS]
+    writes = [row for row in allowed if row not in reads]
+    refused = [row for row in found if row not in allowed]
+    possible = [("only ", allowed), (f"{ALL} but ", refused)]
+    if reads and all(row in allowed for row in reads):
+        possible.append((f"{READING}, and " if writes else READING, writes))
+    words, named = min(possible, key=lambda each: len(each[1]))
+    return words + _keys(named)
+
+
+def _keys(found: Sequence[Row]) -> str:
+    return ", ".join(code(row.route.key) for row in found)
+
+
+def _system_scope_tables() -> Iterator[str]:
+    for api in build_apis():
+        groups = [[code(group), *may.values()] for group, may in system_scope(api)]
+        yield f"**{TITLES[api.name]}**"
+        yield table(["Routes below", *SYSTEM_CALLERS], groups)
+
+
 def page(root: Path) -> str:
-    parts: list[str] = []
+    parts: list[str] = [
+        "## Tokens with system scope",
+        "These tables show what a token with system scope may do, by group of routes: all routes whose paths begin "
+        f"alike. `{ALL}`: every route of the group, for the objects of every project. `{READING}`: the routes with the "
+        f"methods {' and '.join(sorted(READS))}. `{OWN}`: for objects of the token's user. `{NONE}`: none. Routes "
+        "without a rule are left out: every token may call them. A service may also refuse a route to all callers, "
+        "because it does not support it. The tables of the services below have each route.",
+        *_system_scope_tables(),
+    ]
     for api in build_apis():
         parts += [f"## {TITLES[api.name]}", table(["Route", "Rule", NO_TOKEN, *CALLERS], map(_cells, rows(api)))]
     callers = [
