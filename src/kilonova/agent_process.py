@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kilonova.background_tasks import BackgroundTasks
 from kilonova.encryption import problems_of_agent
-from kilonova.process import BackgroundTasks
 from kilonova.startup_checks import DRIVERS, CannotStart
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ def check(config: Config) -> None:
         raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
     if not config.insecure and (problems := problems_of_agent(config)):
         raise CannotStart("\n".join(problems))
-    if config.driver == "libvirt":
-        from kilonova.hosts.drivers.libvirt.preflight import missing
-
-        if problems := missing(config):
-            raise CannotStart("\n".join(problems))
 
 
 class DriverSetup(NamedTuple):

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kilonova import datadir, store
+from kilonova.background_tasks import BackgroundTasks
 from kilonova.clock_sync import ClockSync
 from kilonova.injected_delays import Delays
 from kilonova.reload import Reloads
@@ -23,6 +24,7 @@ from kilonova.store.url import dialect_of
 if TYPE_CHECKING:
     from kilonova.api_servers import ApiServers
     from kilonova.config import Config
+    from kilonova.hosts.drivers.libvirt.embedded import LibvirtHost
     from kilonova.hosts.fence import FencedHosts
     from kilonova.hosts.heartbeat import ServedHosts
     from kilonova.hosts.messages import Report
@@ -42,43 +44,19 @@ STEP_GRACE_SECONDS = 1.0
 WARM_UP_DELAY_SECONDS = 0.25
 
 
-class BackgroundTasks:
-    """Tasks that run until the process stops. The failure of one stops the process."""
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-
-    def start(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task, which the stack cancels."""
-        task = asyncio.create_task(work)
-
-        def ended(done: asyncio.Task[None]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None and not self._failure.done():
-                log.critical("a part of the %s has failed", self._owner, exc_info=error)
-                self._failure.set_result(error)
-
-        async def cancel() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        task.add_done_callback(ended)
-        stack.push_async_callback(cancel)
-
-    async def run_until(self, stop: asyncio.Event) -> None:
-        """Wait for `stop`. Raises CannotStart if a task fails before."""
-        waiting = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((waiting, self._failure), return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._failure.done():
-            raise CannotStart(f"a part of the {self._owner} has failed: {self._failure.result()}; see the log")
-
-
 @asynccontextmanager
-async def running(config: Config, roles: Roles = Roles(), bound: socket.socket | None = None) -> AsyncIterator[Process]:
-    """Run a process for the duration of the block. Without a socket only its own clients reach its APIs."""
+async def running(
+    config: Config,
+    roles: Roles = Roles(),
+    bound: socket.socket | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> AsyncIterator[Process]:
+    """Run a process for the duration of the block. Without a socket only its own clients reach its APIs.
+
+    `tell` is called with a line for the operator if a host of the process is late, and when it is there.
+    """
     async with AsyncExitStack() as stack:
-        process = Process(config, roles, bound)
+        process = Process(config, roles, bound, tell)
         await process.start(stack)
         yield process
 
@@ -89,10 +67,11 @@ class Process:
     app: App
     token_keys: KeyRing
 
-    def __init__(self, config: Config, roles: Roles, bound: socket.socket | None) -> None:
+    def __init__(self, config: Config, roles: Roles, bound: socket.socket | None, tell: Callable[[str], None]) -> None:
         self.config = config
         self.roles = roles
         self.bound = bound
+        self.tell = tell
         self.directory = config.data_dir
         self.delays = Delays(config.delays)
         self.services = Services()
@@ -292,13 +271,15 @@ class Process:
         from kilonova.compute.pending_cleanups import find_pending_cleanups
         from kilonova.hosts.fence import FencedHosts
         from kilonova.hosts.heartbeat import Heartbeat
+        from kilonova.hosts.late_hosts import tell_of_late_host
         from kilonova.hosts.reports import ReportQueue
         from kilonova.seeds import spread_hosts
 
         db = self.services.db
         self._reports = ReportQueue(partial(power_state_sync.sync, self.services))
         stack.push_async_callback(self._reports.close)
-        local = self._libvirt_host(stack) if self.config.driver == "libvirt" else self._simulated_hosts(stack)
+        libvirt = self._libvirt_host(stack) if self.config.driver == "libvirt" else None
+        local: LocalHosts = libvirt or self._simulated_hosts(stack)
         self.background.start(stack, local.run())
         all_hosts = self._with_remote_hosts(stack, local) if self.config.messaging.url else None
         fence = self._fence = FencedHosts(local if all_hosts is None else all_hosts, db, self._mark)
@@ -313,6 +294,9 @@ class Process:
         )
         if all_hosts is not None:
             all_hosts.on_change(heartbeat.wake)
+        if libvirt is not None:
+            libvirt.on_change = heartbeat.wake
+            self.background.start(stack, tell_of_late_host(libvirt, fence, heartbeat, self.tell))
         await heartbeat.beat()
         if reason := next((fence.ahead[host] for host in local.names if host in fence.ahead), ""):
             raise CannotStart(reason)
@@ -320,7 +304,7 @@ class Process:
             await spread_hosts(db, self.config.zones, local.names)
         self.background.start(stack, heartbeat.run())
 
-    def _libvirt_host(self, stack: AsyncExitStack) -> LocalHosts:
+    def _libvirt_host(self, stack: AsyncExitStack) -> LibvirtHost:
         """Return this machine as a host with real guests."""
         from kilonova.hosts.drivers.libvirt.embedded import LibvirtHost
         from kilonova.hosts.images import ImageService

@@ -36,11 +36,6 @@ def check(config: Config, roles: Roles) -> None:
         raise CannotStart(f"driver: {config.driver!r} is not one of {', '.join(DRIVERS)}")
     if config.driver == "libvirt" and roles.worker and not roles.whole:
         raise CannotStart("a worker runs no real guests itself: run `kilonova agent --driver libvirt` on each host")
-    if config.driver == "libvirt" and roles.whole:
-        from kilonova.hosts.drivers.libvirt.preflight import missing
-
-        if problems := missing(config):
-            raise CannotStart("\n".join(problems))
     if not roles.whole and not config.database.startswith(("postgresql://", "postgres://")):
         raise CannotStart(
             "separate API and worker processes need PostgreSQL: give --database postgresql://…, or run `kilonova up`"
@@ -72,6 +67,14 @@ def check(config: Config, roles: Roles) -> None:
         if value:
             raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
     if not config.insecure and (problems := unencrypted(config, roles)):
+        raise CannotStart("\n".join(problems))
+
+
+def check_machine(config: Config) -> None:
+    """Check that this machine can run real guests, which may take as long as its libvirt. Raises CannotStart."""
+    from kilonova.hosts.drivers.libvirt.preflight import missing
+
+    if problems := missing(config):
         raise CannotStart("\n".join(problems))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ class EmbeddedCloud:
         self.data = host.directory / "cloud"
         self.process: Process | None = None
 
-    def start(self) -> None:
+    def start(self, env: dict[str, str] | None = None) -> None:
         (self.data / "endpoints.json").unlink(missing_ok=True)
         options = [
             "--driver",
@@ -37,7 +38,7 @@ class EmbeddedCloud:
             "--tls",
         ]
         before = self.output() if self.process is not None else ""
-        self.process = self.host.start_process([KILONOVA, "up", *options], log="up")
+        self.process = self.host.start_process([KILONOVA, "up", *options], env, log="up")
         wait_until(lambda: "clouds.yaml" in self.output()[len(before) :], "the process prints the path of clouds.yaml")
 
     def output(self) -> str:
@@ -100,6 +101,60 @@ class EmbeddedCloud:
 def site() -> Iterator[Site]:
     with temporary_site() as created:
         yield created
+
+
+# Loaded by every Python process. Query number N for capabilities is recorded, and waits for the file `answer-N`.
+SLOW_LIBVIRT = """
+import os, pathlib, time
+import libvirt
+
+directory = pathlib.Path(os.environ["SLOW_LIBVIRT"])
+ask = libvirt.virConnect.getCapabilities
+
+def ask_slowly(connection):
+    with (directory / "queries").open("a+") as file:
+        file.write("query\\n")
+        file.seek(0)
+        number = len(file.readlines())
+    while not (directory / f"answer-{number}").exists():
+        time.sleep(0.05)
+    return ask(connection)
+
+libvirt.virConnect.getCapabilities = ask_slowly
+"""
+
+
+def test_host_with_slow_libvirt_is_registered_when_libvirt_answers(site: Site, tmp_path: Path) -> None:
+    cloud = EmbeddedCloud(site.host("slow"))
+    (tmp_path / "sitecustomize.py").write_text(SLOW_LIBVIRT)
+    env = {"PYTHONPATH": str(tmp_path), "SLOW_LIBVIRT": str(tmp_path)}
+
+    def wait_for_line(text: str) -> None:
+        wait_until(lambda: cloud.process is not None and text in cloud.output(), f"{text!r} is printed")
+
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(cloud.start, env)
+        try:
+            wait_for_line("note        libvirt at qemu:///system is slow to respond; waiting for it")
+            # The start checks libvirt by a connection of its own.
+            (tmp_path / "answer-1").touch()
+            wait_for_line(
+                "host        slow is not there yet: libvirt at qemu:///system has not listed its capabilities"
+            )
+            starting.result()
+            assert cloud.hypervisors() == []
+            (tmp_path / "answer-2").touch()
+            wait_for_line("host        slow is there")
+            (found,) = cloud.hypervisors()
+            assert (found["hypervisor_hostname"], found["state"]) == ("slow", "up")
+            assert (tmp_path / "queries").read_text() == "query\n" * 2
+            assert cloud.process is not None
+            assert cloud.process.stop() == 0
+        finally:
+            for number in (1, 2):
+                (tmp_path / f"answer-{number}").touch()
+            if cloud.process is not None and cloud.process.alive():
+                cloud.process.kill()
 
 
 def test_cloud_with_embedded_host(site: Site) -> None:

@@ -35,13 +35,14 @@ def serve(config: Config) -> None:
 
     from kilonova import datadir
     from kilonova.agent_process import check
-    from kilonova.cli.serve import print_notes, start_log
+    from kilonova.cli.serve import check_libvirt, print_notes, start_log
     from kilonova.startup_checks import CannotStart
 
     directory = config.data_dir
     try:
         check(config)
         if config.driver == "libvirt":
+            check_libvirt(config)
             print_notes(config)
         os.umask(0o077)
         with ExitStack() as stack:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_SECONDS = 4.5
 # Granularity of that timeout. A pause of the whole process, such as a suspended machine, counts as one tick.
 _TICK_SECONDS = 0.25
+# After this time the terminal says what the start waits for.
+_SLOW_SECONDS = 2.0
 
 
 def serve(config: Config, roles: Roles) -> None:
@@ -41,6 +43,7 @@ def serve(config: Config, roles: Roles) -> None:
     try:
         check(config, roles)
         if config.driver == "libvirt" and roles.whole:
+            check_libvirt(config)
             print_notes(config, first=True)
         dies_with_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and _has_terminal()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a start reads all files anyway
@@ -61,12 +64,30 @@ def serve(config: Config, roles: Roles) -> None:
         raise Failure(f"{error.filename or directory}: {error.strerror}") from None
 
 
+def check_libvirt(config: Config) -> None:
+    """Check that this machine can run real guests. Say so if that takes long."""
+    from kilonova.startup_checks import check_machine
+
+    line = f"libvirt at {config.libvirt.uri} is slow to respond; waiting for it"
+    slow = threading.Timer(_SLOW_SECONDS, print_note, (line,))
+    slow.daemon = True
+    slow.start()
+    try:
+        check_machine(config)
+    finally:
+        slow.cancel()
+
+
+def print_note(line: str) -> None:
+    click.echo(f"note        {line}", err=True)
+
+
 def print_notes(config: Config, *, first: bool = False) -> None:
     """Print which features real guests lack on this machine. `first`: include notes on the first image."""
     from kilonova.hosts.drivers.libvirt import preflight
 
     for line in preflight.notes(config) + (preflight.first_image(config) if first else []):
-        click.echo(f"note        {line}", err=True)
+        print_note(line)
 
 
 def start_log(config: Config) -> None:
@@ -89,11 +110,15 @@ async def _run(config: Config, roles: Roles, bound: socket.socket | None, *, die
             process.reloads.run()
 
     stop = stop_event()
-    async with running(config, roles, bound) as process:
+    async with running(config, roles, bound, tell=_print_host) as process:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
         for line in _start_lines(process):
             click.echo(line)
         await process.background.run_until(stop)
+
+
+def _print_host(line: str) -> None:
+    click.echo(f"host        {line}", err=True)
 
 
 def _has_terminal() -> bool:

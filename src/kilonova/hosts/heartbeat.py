@@ -122,6 +122,9 @@ class Heartbeat:
             await self._retry_cleanups(await self._runnable(self._hosts, cleanups, unreachable))
         return reported
 
+    def is_registered(self, host: str) -> bool:
+        return (host, COMPUTE) in self._services
+
     async def run(self) -> None:
         """Beat until cancelled."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,61 @@ def test_unreachable_libvirt_is_a_passing_error(tmp_path: Path) -> None:
         await connection.close()
         with pytest.raises(DriverError, match="closed"):
             await connection.call(lambda libvirt: libvirt.listAllDomains())
+
+    asyncio.run(go())
+
+
+def test_each_connection_is_asked_once() -> None:
+    pytest.importorskip("libvirt")
+
+    async def go() -> None:
+        connection = Connection("test:///default")
+        begun, go_on = threading.Event(), threading.Event()
+        asked: list[str] = []
+
+        def ask(libvirt: Any, question: str) -> str:
+            asked.append(question)
+            begun.set()
+            assert go_on.wait(60)
+            return f"{question} {libvirt.getVersion()}"
+
+        waiting = [asyncio.create_task(connection.ask_once(ask, "who")) for _ in range(3)]
+        await asyncio.to_thread(begun.wait)
+        # A caller that gives up does not wait for the answer, and does not lose it for others.
+        waiting[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        assert not waiting[1].done()
+        go_on.set()
+        assert [await task for task in waiting[1:]] == ["who 2", "who 2"]
+        assert await connection.ask_once(ask, "who") == "who 2"
+        assert await connection.ask_once(ask, "what") == "what 2"
+        assert asked == ["who", "what"]
+        await connection.call(lambda libvirt: libvirt.close())
+        assert await connection.ask_once(ask, "who") == "who 2"
+        assert asked == ["who", "what", "who"]
+        await connection.close()
+
+    asyncio.run(go())
+
+
+def test_error_is_no_answer_to_keep() -> None:
+    pytest.importorskip("libvirt")
+
+    async def go() -> None:
+        connection = Connection("test:///default")
+        asked: list[int] = []
+
+        def ask(libvirt: Any) -> int:
+            asked.append(1)
+            if len(asked) == 1:
+                libvirt.lookupByName("unknown")
+            return len(asked)
+
+        with pytest.raises(DriverError):
+            await connection.ask_once(ask)
+        assert [await connection.ask_once(ask) for _ in range(2)] == [2, 2]
+        await connection.close()
 
     asyncio.run(go())
 

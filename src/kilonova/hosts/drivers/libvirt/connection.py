@@ -59,6 +59,10 @@ class Connection:
         self.uri = uri
         self._open: libvirt.virConnect | None = None
         self._opening = threading.Lock()
+        # Answers to `ask_once`, of the open connection `_asked`.
+        self._asking = threading.Lock()
+        self._asked: libvirt.virConnect | None = None
+        self._answers: dict[tuple[Any, ...], Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: list[Callable[[Event], None]] = []
         self._closed = False
@@ -74,6 +78,16 @@ class Connection:
     async def call(self, call: Callable[..., T], *args: Any, stop: Callable[[], object] | None = None) -> T:
         """Like `run`, with the open connection as the first argument: `call(virConnect, *args)`."""
         return await self.run(self._connected, call, *args, stop=stop)
+
+    async def ask_once(self, call: Callable[..., T], *args: Any) -> T:
+        """Like `call`, but asks each connection once and keeps the answer. For questions that change nothing.
+
+        A cancellation takes effect at once. The answer is kept when it arrives, and callers after that get it.
+        """
+        self._loop = asyncio.get_running_loop()
+        asked = in_thread(self._translated, self._ask_once, call, *args)
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiting caller
+        return await asyncio.shield(asked)
 
     def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Call `callback` in the event loop for every event. Returns the function that unsubscribes it."""
@@ -106,6 +120,17 @@ class Connection:
 
     def _connected(self, call: Callable[..., T], *args: Any) -> T:
         return call(self._ensure_open(), *args)
+
+    def _ask_once(self, call: Callable[..., T], *args: Any) -> T:
+        # Further callers wait for the answer to the first one.
+        with self._asking:
+            connection, question = self._ensure_open(), (call, *args)
+            if self._asked is not connection:
+                self._asked, self._answers = connection, {}
+            if question not in self._answers:
+                self._answers[question] = call(connection, *args)
+            answer: T = self._answers[question]
+            return answer
 
     def _translated(self, call: Callable[..., T], *args: Any) -> T:
         import libvirt

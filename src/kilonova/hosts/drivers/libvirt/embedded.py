@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kilonova import clock
 from kilonova.hosts.agent import Agent
-from kilonova.hosts.drivers.base import Images
+from kilonova.hosts.drivers.base import DriverError, Images
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.journal import JOURNAL_FILE_NAME, Journal, maintain_files
 from kilonova.hosts.messages import Command, HostFacts, Report
@@ -38,12 +38,26 @@ class LibvirtHost:
         self._reporter = Reporter(host, self._driver, self._report, seconds)
         self._report_timeout_seconds = _MAX_MISSED_REPORTS * seconds
         self._reported_at = clock.now()
+        # Waits for a description that did not arrive in time.
+        self._late: asyncio.Task[None] | None = None
+        self._uri = config.libvirt.uri
+        self._problem = ""
+        # Called when a late description has arrived.
+        self.on_change: Callable[[], None] = lambda: None
 
     async def call(self, host: str, command: Command[Verb[Answer]], *, timeout: float | None = None) -> Answer:
         return await self._transport.call(host, command, timeout=timeout)
 
     async def facts(self, hosts: Iterable[str]) -> list[HostFacts]:
-        return await describe_reachable(self, hosts, timeout=_DESCRIBE_TIMEOUT_SECONDS)
+        names = list(hosts)
+        found = await describe_reachable(self, names, timeout=_DESCRIBE_TIMEOUT_SECONDS)
+        if not found and self.names[0] in names and (self._late is None or self._late.done()):
+            self._late = asyncio.create_task(self._wait_for_description())
+        return found
+
+    def why_absent(self, host: str) -> str:
+        """Why the host is not registered, as far as its libvirt is the reason."""
+        return self._problem or f"libvirt at {self._uri} has not listed its capabilities so far"
 
     def unreachable(self, hosts: Iterable[str]) -> list[str]:
         """The host counts as unreachable if its libvirt has not responded for a while."""
@@ -60,9 +74,21 @@ class LibvirtHost:
                 tasks.create_task(work)
 
     async def close(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            await asyncio.gather(self._late, return_exceptions=True)
         self._agent.close()
         await self._driver.close()
         self._journal.close()
+
+    async def _wait_for_description(self) -> None:
+        self._problem = ""
+        try:
+            await self._driver.describe()
+        except DriverError as error:
+            self._problem = error.message
+        else:
+            self.on_change()
 
     async def _report(self, report: Report) -> None:
         self._reported_at = clock.now()
