@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from kilonova.docs.authorization import ALL, CALLERS, NO_TOKEN, NONE, OTHER, OWN, Row, rows
+from kilonova.docs.authorization import ALL, CALLERS, NO_TOKEN, NONE, OTHER, OWN, Row, callers_of, rows
 from kilonova.http import Api
 from kilonova.http.api import Route
 from kilonova.http.client import ClientResponse
@@ -155,7 +155,7 @@ class Comparison:
         answer = await self.call(None, *own)
         if row.access[NO_TOKEN] == NONE and answer.status != 401:
             self._report(route, NO_TOKEN, "own", answer)
-        for caller in CALLERS:
+        for caller in callers_of(self.api):
             access = row.access[caller]
             await self._check(row, caller, "own", own, allowed=access in (ALL, OWN))
             if other != own:
@@ -190,7 +190,7 @@ class Comparison:
         names = {**self.names, **part.names}
         method, path, version, body = RouteWalker(self.api, _unused, names, self.bodies(names)).request(route)
         request = (method, path + part.query, part.version or version, body if part.body is None else part.body)
-        for caller in CALLERS:
+        for caller in callers_of(self.api):
             if first.access[caller] not in (ALL, OWN):
                 continue
             allowed = rule.access[caller] in (ALL, OTHER if part.of_other else OWN)
@@ -254,8 +254,8 @@ def check_readers_write_nothing(api: Api, exceptions: Mapping[str, str]) -> None
         row.route.key
         for row in rows(api)
         if row.decides and row.route.method not in READS and row.rule
-        for caller in ("reader", "system reader")
-        if row.access[caller] != NONE
+        for caller in ("reader", "system reader", "domain reader")
+        if row.access.get(caller, NONE) != NONE
     }
     assert allowed == set(exceptions), sorted(allowed ^ set(exceptions))
 

@@ -67,6 +67,15 @@ def test_project_lists_are_filtered_and_paged(database_url: str, tmp_path: Path)
 
             assert await names("") == ["admin", "demo", "demo", "p1", "p2", "service"]
             assert await names("?name=p1") == ["p1"]
+            assert await names("?name__startswith=p") == ["p1", "p2"]
+            assert await names("?name__startswith=P") == []
+            assert await names("?name__istartswith=P&enabled=true") == ["p1"]
+            assert await names("?name__endswith=emo") == ["demo", "demo"]
+            assert await names("?name__endswith=a+longer+text") == []
+            assert await names("?name__icontains=RVI") == ["service"]
+            assert await names("?name__contains=%25") == []
+            assert await names("?name__iequals=ADMIN") == ["admin"]
+            assert await names("?name__contains=") == await names("")
             assert await names(f"?name=demo&domain_id={domain}") == ["demo"]
             assert await names(f"?parent_id={domain}") == ["demo"]
             assert await names("?enabled=false") == ["p2"]
@@ -121,7 +130,9 @@ BAD: list[tuple[dict[str, Any], int]] = [
     ({"name": "n", "domain_id": "none"}, 404),
     ({"name": "n", "parent_id": "none"}, 404),
     ({"name": "n", "is_domain": True}, 400),
-    ({"name": "n", "options": {"immutable": True}}, 400),
+    ({"name": "n", "options": {"immutable": "yes"}}, 400),
+    ({"name": "n", "options": {"mutable": True}}, 400),
+    ({"name": "n", "domain_id": "default", "parent_id": "none"}, 404),
     ({"name": "n", "tags": ["a,b"]}, 400),
     ({"name": "n", "tags": ["a", "a"]}, 400),
 ]
@@ -160,6 +171,63 @@ def test_child_projects(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_relatives_of_a_project(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, demo = await c.login("admin"), await c.ident("project", "demo")
+
+            async def make(name: str, parent: str) -> str:
+                body = {"project": {"name": name, "parent_id": parent}}
+                return str((await c.ok("POST", "/v3/projects", admin, body))["project"]["id"])
+
+            middle, other = await make("middle", demo), await make("other", demo)
+            leaf = await make("leaf", middle)
+
+            async def shown(project_id: str, query: str, token: str = admin) -> dict[str, Any]:
+                found = await c.ok("GET", f"/v3/projects/{project_id}?{query}", token)
+                return dict(found["project"])
+
+            assert (await shown(leaf, "parents_as_ids"))["parents"] == {middle: {demo: {"default": None}}}
+            assert (await shown(demo, "parents_as_ids"))["parents"] == {"default": None}
+            assert (await shown(demo, "subtree_as_ids"))["subtree"] == {middle: {leaf: None}, other: None}
+            assert (await shown(leaf, "subtree_as_ids"))["subtree"] is None
+            found = await shown(leaf, "parents_as_list&subtree_as_list")
+            assert [entry["project"]["id"] for entry in found["parents"]] == [middle, demo]
+            assert found["subtree"] == []
+            found = await shown(demo, "subtree_as_list=1")
+            assert [entry["project"]["name"] for entry in found["subtree"]] == ["middle", "other", "leaf"]
+            assert "parents" not in found
+            # Lists have only what the caller may see.
+            assert (await shown(demo, "subtree_as_list", await c.login("demo")))["subtree"] == []
+            both = await c.call("GET", f"/v3/projects/{demo}?parents_as_list&parents_as_ids", admin)
+            assert both.status == 400
+            fifth = await make("fifth", await make("fourth", leaf))
+            body = {"project": {"name": "sixth", "parent_id": fifth}}
+            assert (await c.call("POST", "/v3/projects", admin, body)).status == 403
+
+    run(scenario())
+
+
+def test_no_project_is_disabled_above_an_enabled_one(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, demo = await c.login("admin"), await c.ident("project", "demo")
+            body = {"project": {"name": "child", "parent_id": demo}}
+            child = (await c.ok("POST", "/v3/projects", admin, body))["project"]["id"]
+            disable, enable = {"project": {"enabled": False}}, {"project": {"enabled": True}}
+            assert (await c.call("PATCH", f"/v3/projects/{demo}", admin, disable)).status == 403
+            await c.ok("PATCH", f"/v3/projects/{child}", admin, disable)
+            await c.ok("PATCH", f"/v3/projects/{demo}", admin, disable)
+            assert (await c.call("PATCH", f"/v3/projects/{child}", admin, enable)).status == 403
+            body = {"project": {"name": "second", "parent_id": demo}}
+            assert (await c.call("POST", "/v3/projects", admin, body)).status == 403
+            await c.ok("POST", "/v3/projects", admin, {"project": {**body["project"], "enabled": False}})
+            await c.ok("PATCH", f"/v3/projects/{demo}", admin, enable)
+            await c.ok("PATCH", f"/v3/projects/{child}", admin, enable)
+
+    run(scenario())
+
+
 def test_project_tags(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
@@ -176,6 +244,9 @@ def test_project_tags(database_url: str, tmp_path: Path) -> None:
             assert (await c.ok("GET", path, demo))["tags"] == ["y", "z é"]
             await c.ok("DELETE", path, admin)
             assert (await c.ok("GET", path, demo))["tags"] == []
+            options = {"project": {"options": {"immutable": True}}}
+            await c.ok("PATCH", path.removesuffix("/tags"), admin, options)
+            assert (await c.call("PUT", f"{path}/n", admin)).status == 403
 
     run(scenario())
 

@@ -215,3 +215,44 @@ def test_openstack_command_writes(server: Server, command: Command) -> None:
     assert command("project", "show", "lab") == 1
     token = command("token", "issue")["id"]
     _do(command, "token", "revoke", token)
+
+
+def test_openstack_command_manages_groups(server: Server, command: Command) -> None:
+    command("user", "create", "gil", "--password", "x")
+    group = command("group", "create", "crew", "--description", "d")
+    assert (group["domain_id"], group["description"]) == ("default", "d")
+    _do(command, "group", "add", "user", "crew", "gil")
+    assert [entry["Name"] for entry in command("user", "list", "--group", "crew")] == ["gil"]
+    assert [entry["Name"] for entry in command("group", "list", "--user", "gil")] == ["crew"]
+    _do(command, "role", "add", "--group", "crew", "--project", "demo", "member")
+    _do(command, "role", "add", "--group", "crew", "--system", "all", "reader")
+    _do(command, "role", "add", "--group", "crew", "--domain", "default", "--inherited", "reader")
+    listed = command("role", "assignment", "list", "--group", "crew", "--names")
+    assert {(entry["Role"], entry["Project"], entry["Inherited"]) for entry in listed} == {
+        ("member", "demo@Default", False),
+        ("reader", "", False),
+        ("reader", "", True),
+    }
+    listed = command("role", "assignment", "list", "--user", "gil", "--effective", "--names", "--project", "demo")
+    assert {entry["Role"] for entry in listed} == {"member", "reader"}
+    _do(command, "role", "remove", "--group", "crew", "--project", "demo", "member")
+    _do(command, "group", "remove", "user", "crew", "gil")
+    _do(command, "group", "set", "crew", "--name", "gang")
+    assert command("group", "show", "gang")["id"] == group["id"]
+    _do(command, "group", "delete", "gang")
+    _do(command, "user", "delete", "gil")
+
+
+def test_openstack_command_manages_a_domain(server: Server, command: Command) -> None:
+    domain = command("domain", "create", "dome", "--description", "d")
+    command("project", "create", "lab", "--domain", "dome")
+    command("project", "create", "sub", "--domain", "dome", "--parent", "lab")
+    shown = command("project", "show", "sub", "--domain", "dome", "--parents")
+    assert list(shown["parents"].values()) == [{domain["id"]: None}]
+    role = command("role", "create", "helper", "--domain", "dome")
+    assert role["domain_id"] == domain["id"]
+    assert [entry["Name"] for entry in command("role", "list", "--domain", "dome")] == ["helper"]
+    assert command("domain", "delete", "dome", "--quiet") == 1
+    _do(command, "domain", "set", "dome", "--disable")
+    _do(command, "domain", "delete", "dome")
+    assert command("domain", "show", "dome") == 1

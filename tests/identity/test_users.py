@@ -82,7 +82,9 @@ BAD: list[tuple[dict[str, Any], int]] = [
     ({"name": "n", "password": 5}, 400),
     ({"name": "n", "domain_id": "none"}, 404),
     ({"name": "demo"}, 409),
-    ({"name": "n", "options": {"ignore_password_expiry": True}}, 400),
+    ({"name": "n", "options": {"ignore_password_expiry": 1}}, 400),
+    ({"name": "n", "options": {"multi_factor_auth_enabled": True}}, 400),
+    ({"name": "n", "options": {"multi_factor_auth_rules": [["password", "totp"]]}}, 400),
 ]
 
 
@@ -131,6 +133,30 @@ def test_change_of_own_password(database_url: str, tmp_path: Path) -> None:
             assert (await c.call("POST", path, demo, right)).status == 204
             assert not await c.works(demo)
             await c.login("demo", password="new one")
+
+    run(scenario())
+
+
+def test_options_of_users(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, demo = await c.login("admin"), await c.login("demo")
+            path = f"/v3/users/{await c.ident('user', 'demo')}"
+            assert (await c.ok("GET", path, admin))["user"]["options"] == {}
+            options = {"lock_password": True, "ignore_password_expiry": True, "multi_factor_auth_enabled": False}
+            changed = await c.ok("PATCH", path, admin, {"user": {"options": options}})
+            assert changed["user"]["options"] == options
+            body = {"user": {"password": "new one", "original_password": "secret of demo"}}
+            refused = await c.call("POST", f"{path}/password", demo, body)
+            assert refused.status == 403
+            assert "lock_password" in refused.json()["error"]["message"]
+            # An administrator may still set the password. Null removes an option.
+            await c.ok("PATCH", path, admin, {"user": {"password": "other"}})
+            changed = await c.ok("PATCH", path, admin, {"user": {"options": {"lock_password": None}}})
+            assert changed["user"]["options"] == {"ignore_password_expiry": True, "multi_factor_auth_enabled": False}
+            body["user"]["original_password"] = "other"
+            demo = await c.login("demo", password="other")
+            await c.ok("POST", f"{path}/password", demo, body, status=204)
 
     run(scenario())
 

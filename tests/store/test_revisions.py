@@ -63,6 +63,31 @@ def test_revisions_keep_images_and_servers_without_hash_and_files(tmp_path: Path
     new.close()
 
 
+def test_revision_keeps_roles_with_their_assignments(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    upgrade_sqlite(path, "0010")
+    old = sqlite3.connect(path)
+    old.execute("INSERT INTO domains VALUES ('default', 'Default', '', 1, '{}')")
+    _insert(old, "users", id="user", domain_id="default")
+    for role in ("admin", "member"):
+        _insert(old, "roles", id=role, name=role)
+    _insert(old, "role_assignments", user_id="user", target_kind="domain", target_id="default", role_id="admin")
+    old.execute("INSERT INTO implied_roles VALUES ('admin', 'member')")
+    old.commit()
+    old.close()
+    upgrade_sqlite(path)
+    new = sqlite3.connect(path)
+    new.execute("PRAGMA foreign_keys = ON")
+    assert new.execute("SELECT name, domain_id FROM roles ORDER BY name").fetchall() == [("admin", ""), ("member", "")]
+    assert new.execute("SELECT role_id FROM role_assignments").fetchall() == [("admin",)]
+    _insert(new, "roles", id="other", name="admin", domain_id="default")
+    # Foreign keys to the roles still work.
+    new.execute("DELETE FROM roles WHERE id = 'admin'")
+    assert new.execute("SELECT * FROM role_assignments").fetchall() == []
+    assert new.execute("SELECT * FROM implied_roles").fetchall() == []
+    new.close()
+
+
 def _insert(database: sqlite3.Connection, table: str, **values: str) -> None:
     """Insert a row; other columns that may not be null are 0."""
     columns = database.execute(f"SELECT name FROM pragma_table_info('{table}') WHERE \"notnull\"").fetchall()

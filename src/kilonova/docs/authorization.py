@@ -67,7 +67,7 @@ Project = tuple[str, str] | None
 _PROJECT: Project = (OWN_PROJECT, DOMAIN)
 
 
-def _caller(name: str, project: Project, *roles: str) -> Credentials:
+def _caller(name: str, project: Project, *roles: str, domain: str | None = None) -> Credentials:
     return Credentials(
         user_id=name,
         user_name=name,
@@ -76,7 +76,8 @@ def _caller(name: str, project: Project, *roles: str) -> Credentials:
         project_id=project[0] if project else None,
         project_name=project[0] if project else None,
         project_domain_id=project[1] if project else None,
-        system=project is None,
+        domain_id=domain,
+        system=project is None and domain is None,
         roles=frozenset(roles),
     )
 
@@ -89,6 +90,11 @@ CALLERS = {
     "system reader": _caller("system reader", None, "reader"),
     "system admin": _caller("system admin", None, "reader", "member", "manager", "admin"),
     "service": _caller("service", ("service", DOMAIN), "service"),
+}
+# Callers for the Identity API only: the others know projects, and the system.
+DOMAIN_CALLERS = {
+    "domain reader": _caller("domain reader", None, "reader", domain=DOMAIN),
+    "domain manager": _caller("domain manager", None, "reader", "member", "manager", domain=DOMAIN),
 }
 
 
@@ -106,6 +112,10 @@ def build_apis() -> list[Api]:
     return [compute.build(), build_placement(), identity.build(), image.build(), network.build(), volume.build()]
 
 
+def callers_of(api: Api) -> dict[str, Credentials]:
+    return {**CALLERS, **DOMAIN_CALLERS} if api.name == "identity" else CALLERS
+
+
 def rows(api: Api) -> Iterator[Row]:
     policy = Policy()
     routes = (*api.document_routes.values(), *api.routes.values())
@@ -116,7 +126,7 @@ def rows(api: Api) -> Iterator[Row]:
         yield Row(route, decides, _access(policy, decides, api, route), decides=True)
         for rule in further:
             if rule != alternative:
-                yield Row(route, rule, _access(policy, rule), decides=False)
+                yield Row(route, rule, _access(policy, rule, api), decides=False)
 
 
 def rules_of(api: Api, route: Route) -> list[str]:
@@ -129,19 +139,20 @@ def rules_of(api: Api, route: Route) -> list[str]:
     return list(dict.fromkeys((*declared, *below)))
 
 
-def _access(policy: Policy, rules: str, api: Api | None = None, route: Route | None = None) -> dict[str, str]:
-    """`route` is the route of `api` that the rules decide about."""
+def _access(policy: Policy, rules: str, api: Api, route: Route | None = None) -> dict[str, str]:
+    """`route` is the route of `api` that the rules decide about, or None for a part of one."""
+    callers = callers_of(api)
     if route is not None and route.ticket:
-        return dict.fromkeys((NO_TOKEN, *CALLERS), NONE)
+        return dict.fromkeys((NO_TOKEN, *callers), NONE)
     access = {NO_TOKEN: ALL if route is not None and route.public else NONE}
-    for name, caller in CALLERS.items():
+    for name, caller in callers.items():
         own, other = (
             not rules or any(policy.allows(rule, caller, target) for rule in rules.split(" or "))
             for target in targets(caller)
         )
         if route is not None and route.policy is not None:
             other = own and other  # such a rule is asked about the caller's own project
-        if api is not None and route is not None:
+        if route is not None:
             own_only = route.key in OWN_PROJECT_ONLY.get(api.name, ())
             other = other and not own_only
             if caller.system and (own_only or route.key in NEEDS_PROJECT.get(api.name, ())):
@@ -160,7 +171,9 @@ def _target(project: str, user: str, domain: str) -> dict[str, object]:
         **dict.fromkeys(("project_id", "tenant_id", "owner", "member_id", "target.project.id"), project),
         **dict.fromkeys(("user_id", "target.user.id", "target.token.user_id"), user),
         **dict.fromkeys(("network:project_id", "network:tenant_id"), project),
-        "target.domain.id": domain,
+        **dict.fromkeys(("target.domain.id", "target.domain_id"), domain),
+        **{f"target.{noun}.domain_id": domain for noun in ("user", "group", "project")},
+        "target.role.name": "member",
         "visibility": "private",
         "shared": False,
         "router:external": False,
@@ -232,11 +245,13 @@ def page(root: Path) -> str:
         *_system_scope_tables(),
     ]
     for api in build_apis():
-        parts += [f"## {TITLES[api.name]}", table(["Route", "Rule", NO_TOKEN, *CALLERS], map(_cells, rows(api)))]
+        header = ["Route", "Rule", NO_TOKEN, *callers_of(api)]
+        parts += [f"## {TITLES[api.name]}", table(header, map(_cells, rows(api)))]
     callers = [
         [name, ", ".join(sorted(caller.roles)), "system" if caller.system else "a project"]
         for name, caller in CALLERS.items()
     ]
+    callers += [[name, ", ".join(sorted(caller.roles)), "a domain"] for name, caller in DOMAIN_CALLERS.items()]
     return markdown(
         "# Authorization",
         "Here you find who may call each route with the default rules of [policy.yaml](../policy.yaml). "
@@ -244,13 +259,17 @@ def page(root: Path) -> str:
         "one of another project, and compares the answers with this page.",
         table(["Caller", "Roles", "Scope of the token"], callers),
         f"- `{ALL}`: allowed for the objects of every project. `{OWN}`: allowed for objects of the project of the "
-        "token, or of its user where objects belong to users; lists show only these. "
+        "token, or of its user where objects belong to users, or of its domain where objects belong to domains; lists "
+        "show only these. "
         f"`{OTHER}`: allowed for objects of other projects only. `{NONE}`: refused.\n"
         "- A caller without a valid token is refused with 401. Another refused caller gets 403, or 404 if it may not "
         "even see the object.\n"
         "- A row that begins with ↳ is a further rule of the route above it. It decides about a part of the request, "
         "such as a named host, or about a part of the response; [policy.yaml](../policy.yaml) describes each. "
         "The part is allowed if both rows allow it.\n"
+        "- Callers with a token for a domain are shown for the Identity API only. Managers of a domain assign the "
+        "roles manager, member and reader to users and groups of the domain, on the domain and its projects.\n"
+        "- The rules `identity:…_domain_role` decide alone about roles that belong to a domain.\n"
         "- Hosts have tickets instead of tokens: see [0022](../decisions/0022-tickets.md). No token opens a route for "
         "tickets.\n"
         "- A token with system scope is refused where a new object would belong to the project of the token.\n"
@@ -267,6 +286,5 @@ def page(root: Path) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    access = [row.access[name] for name in (NO_TOKEN, *CALLERS)]
     rule = "ticket of a host" if row.route.ticket else code(row.rule)
-    return [code(row.route.key) if row.decides else "↳", rule, *access]
+    return [code(row.route.key) if row.decides else "↳", rule, *row.access.values()]

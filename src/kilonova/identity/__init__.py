@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 # Modules that declare routes.
 NOUNS = (
-    "assignments",
     "auth",
     "catalog",
     "domains",
+    "grants",
     "groups",
     "projects",
     "project_tags",
+    "role_assignments",
     "roles",
     "implied_roles",
     "users",

@@ -8,6 +8,7 @@ from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, NotFound, Unauthorized
 from kilonova.identity.api import Json, api, link, list_links
+from kilonova.identity.assigned_roles import accessible
 from kilonova.identity.catalog import catalog_for
 from kilonova.identity.domains import DOMAINS
 from kilonova.identity.listing import flag
@@ -269,26 +270,17 @@ async def delete(ctx: Context) -> None:
 # Scopes of the own token
 
 
-async def _accessible(ctx: Context, kind: str) -> list[Row]:
-    return await ctx.db.fetch(
-        f"SELECT t.* FROM {kind}s t WHERE t.enabled AND t.id IN "
-        "(SELECT target_id FROM role_assignments WHERE target_kind = $1 AND user_id = $2) ORDER BY t.name, t.id",
-        kind,
-        ctx.token.user_id,
-    )
-
-
 @api.route("GET", "/v3/auth/projects", policy="identity:get_auth_projects")
 async def projects(ctx: Context) -> Response:
     """List the projects the own token can be scoped to."""
-    shown = [PROJECTS.view(ctx, row) for row in await _accessible(ctx, "project")]
+    shown = [PROJECTS.view(ctx, row) for row in await accessible(ctx.db, ctx.token.user_id, "project")]
     return Response({"projects": shown, "links": list_links(ctx, "auth/projects")})
 
 
 @api.route("GET", "/v3/auth/domains", policy="identity:get_auth_domains")
 async def domains(ctx: Context) -> Response:
     """List the domains the own token can be scoped to."""
-    shown = [DOMAINS.view(ctx, row) for row in await _accessible(ctx, "domain")]
+    shown = [DOMAINS.view(ctx, row) for row in await accessible(ctx.db, ctx.token.user_id, "domain")]
     return Response({"domains": shown, "links": list_links(ctx, "auth/domains")})
 
 

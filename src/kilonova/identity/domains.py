@@ -7,9 +7,10 @@ from typing import ClassVar
 from kilonova.http import Context
 from kilonova.http.errors import Forbidden
 from kilonova.identity.api import Json
+from kilonova.identity.assigned_roles import delete_assignments
 from kilonova.identity.resources import Resource
 from kilonova.identity.schemas import BOOLEAN, OPTIONS, SHORT_NAME, TEXT_OR_NULL
-from kilonova.identity.seed import grant_service_role
+from kilonova.identity.seed import DOMAIN_ID, grant_service_role
 from kilonova.store import Row, Transaction
 
 
@@ -22,8 +23,9 @@ class Domains(Resource):
         "options": OPTIONS,
     }
     known = ("name", "description", "enabled")
+    domain_column = "id"
 
-    def target(self, item_id: str) -> Json:
+    def target(self, item_id: str, row: Row | None = None) -> Json:
         return {"target.domain.id": item_id}
 
     def attributes(self, row: Row) -> Json:
@@ -33,20 +35,24 @@ class Domains(Resource):
         await super().insert(ctx, tx, row, body)
         await grant_service_role(tx, row["id"])
 
-    async def delete_dependents(self, tx: Transaction, row: Row) -> None:
+    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
+        if row["id"] == DOMAIN_ID and not body.get("enabled", True):
+            raise Forbidden("The default domain has the service user of the cloud and cannot be disabled.")
+
+    async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
         if row["enabled"]:
             raise Forbidden("Cannot delete a domain that is enabled, please disable it first.")
         domain_id = row["id"]
-        projects = "SELECT id FROM projects WHERE domain_id = $1"
-        await tx.execute(
-            f"DELETE FROM role_assignments WHERE target_kind = 'project' AND target_id IN ({projects})", domain_id
+        await delete_assignments(
+            tx,
+            "target_kind IN ('project', 'inherited_project') AND target_id IN "
+            "(SELECT id FROM projects WHERE domain_id = $1)",
+            domain_id,
         )
-        await tx.execute(
-            "DELETE FROM role_assignments WHERE target_kind IN ('domain', 'inherited') AND target_id = $1", domain_id
-        )
-        await tx.execute("DELETE FROM users WHERE domain_id = $1", domain_id)
+        await delete_assignments(tx, "target_kind IN ('domain', 'inherited') AND target_id = $1", domain_id)
         await tx.execute("UPDATE projects SET parent_id = NULL WHERE domain_id = $1", domain_id)
-        await tx.execute("DELETE FROM projects WHERE domain_id = $1", domain_id)
+        for table in ("users", "groups", "roles", "projects"):
+            await tx.execute(f"DELETE FROM {table} WHERE domain_id = $1", domain_id)
 
 
 DOMAINS = Domains()

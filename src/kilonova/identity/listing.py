@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.identity.api import Json, link, list_links
+from kilonova.identity.schemas import QUERY_TEXT
 from kilonova.store import Row
 from kilonova.store.conditions import Conditions
 
@@ -17,16 +19,44 @@ def flag(ctx: Context, key: str) -> bool:
     return ctx.query_one(key, "0") not in ("0", "false", "False")
 
 
+# Conditions by the comparison that ends a query key. In LIKE, one of the databases ignores case.
+_COMPARISONS = {
+    "contains": "replace({column}, {value}, '') <> {column}",
+    "startswith": "substr({column}, 1, length({value})) = {value}",
+    "endswith": "substr({column}, length({column}) - length({value}) + 1) = {value}",
+    "equals": "{column} = {value}",
+}
+_COMPARISON = re.compile(f"(.+)__(i?)({'|'.join(_COMPARISONS)})")
+
+
+def inexact(texts: Sequence[str]) -> Json:
+    """Schemas of the query keys that compare a text by more than equality, such as `name__icontains`."""
+    return {f"^({'|'.join(texts)})__i?({'|'.join(_COMPARISONS)})$": QUERY_TEXT} if texts else {}
+
+
 def filters(ctx: Context, texts: Sequence[str], flags: Sequence[str] = ()) -> Conditions:
-    """Equality filters: each query key is the name of its column."""
+    """Each query key is the name of its column, perhaps with a comparison."""
     where = Conditions()
     for key in texts:
         if (value := ctx.query_one(key)) is not None:
             where.add(f"{key} = ?", value)
+    for key in ctx.query:
+        if (found := _COMPARISON.fullmatch(key)) and found[1] in texts:
+            _compare(where, found[1], found[3], ctx.query[key][-1], ignore_case=bool(found[2]))
     for key in flags:
         if key in ctx.query:
             where.add(f"{key} = ?", flag(ctx, key))
     return where
+
+
+def _compare(where: Conditions, column: str, comparison: str, value: str, *, ignore_case: bool) -> None:
+    condition = _COMPARISONS[comparison]
+    if ignore_case:
+        column, value = f"lower({column})", value.lower()
+    # Every text contains the empty text, begins with it and ends with it.
+    if value or comparison == "equals":
+        condition = condition.format(column=column, value="CAST(? AS TEXT)")
+        where.add(condition, *[value] * condition.count("?"))
 
 
 async def list_page(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar
 
@@ -11,9 +11,9 @@ import orjson
 
 from kilonova import clock, store
 from kilonova.http import Context, Response
-from kilonova.http.errors import Conflict, NotFound
+from kilonova.http.errors import Conflict, Forbidden, NotFound
 from kilonova.identity.api import Json, api, link
-from kilonova.identity.listing import filters, list_page
+from kilonova.identity.listing import filters, inexact, list_page
 from kilonova.identity.schemas import PAGING, QUERY_FLAG, QUERY_TEXT, body_of
 from kilonova.identity.token_provider import CHANGES_CHANNEL, TokenProvider, revoke
 from kilonova.store import Reader, Row, Transaction
@@ -85,6 +85,7 @@ class Resource:
 
     noun: ClassVar[str]
     properties: ClassVar[Json]
+    required: ClassVar[tuple[str, ...]] = ("name",)
     # Attributes that are not stored in the column `extra`.
     known: ClassVar[tuple[str, ...]]
     # Columns that a body sets, and the values of a new row where the body does not.
@@ -94,43 +95,74 @@ class Resource:
     flags: ClassVar[tuple[str, ...]] = ("enabled",)
     list_query: ClassVar[Json] = {}
     show_query: ClassVar[Json | None] = None
+    # The column with the domain of an object. A token of a domain lists only the objects of this domain.
+    domain_column: ClassVar[str] = ""
+    # By verb, further rules that decide instead of the usual one about some objects.
+    further_rules: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         noun = self.noun
         table = self.table = f"{noun}s"
         many, one = f"/v3/{table}", f"/v3/{table}/{{{noun}_id}}"
-        show_rule = f"identity:get_{noun}"
-        show_check: Json = {"policy": show_rule} if self.target("") is None else {"checks": [show_rule]}
         query = dict.fromkeys(self.filters, QUERY_TEXT) | dict.fromkeys(self.flags, QUERY_FLAG)
-        query |= self.list_query | PAGING
-        create, change = body_of(noun, self.properties, "name"), body_of(noun, self.properties)
+        query |= inexact(self.filters) | self.list_query | PAGING
+        create, change = body_of(noun, self.properties, *self.required), body_of(noun, self.properties)
         add = self._add_route
-        add("GET", many, self.index, f"List {table}.", policy=f"identity:list_{table}", query=query)
-        add("GET", one, self.show, f"Show a {noun}.", query=self.show_query, **show_check)
-        add("POST", many, self.create, f"Create a {noun}.", policy=f"identity:create_{noun}", body=create, status=201)
-        add("PATCH", one, self.update, f"Change a {noun}.", policy=f"identity:update_{noun}", body=change)
-        add("DELETE", one, self.delete, f"Delete a {noun}.", policy=f"identity:delete_{noun}", status=204)
+        add("list", "GET", many, self.index, f"List {table}.", query=query)
+        add("get", "GET", one, self.show, f"Show a {noun}.", query=self.show_query)
+        add("create", "POST", many, self.create, f"Create a {noun}.", body=create, status=201)
+        add("update", "PATCH", one, self.update, f"Change a {noun}.", body=change)
+        add("delete", "DELETE", one, self.delete, f"Delete a {noun}.", status=204)
 
     def _add_route(
-        self, method: str, path: str, handler: Callable[..., Awaitable[Any]], summary: str, **options: Any
+        self, verb: str, method: str, path: str, handler: Callable[..., Awaitable[Any]], summary: str, **options: Any
     ) -> None:
         async def route(ctx: Context, **params: str) -> Any:
             return await handler(ctx, *params.values())
 
         route.__doc__ = summary
-        api.route(method, path, **options)(route)
+        rules = [self.rule(verb), *([self.further_rules[verb]] if verb in self.further_rules else [])]
+        checked = {"checks": rules} if self.target("") is not None else {"policy": rules[0]}
+        api.route(method, path, **checked, **options)(route)
 
-    def target(self, item_id: str) -> Json | None:
-        """The target of the rule that shows the object, if the rule depends on it."""
+    # Rules
+
+    def rule(self, verb: str, row: Row | None = None) -> str:
+        """The rule that decides about the object, or about all objects of the kind."""
+        return f"identity:{verb}_{self.table if verb == 'list' else self.noun}"
+
+    def target(self, item_id: str, row: Row | None = None) -> Json | None:
+        """The target of the rules, if they depend on the object. Without a row the object does not exist."""
         return None
 
+    async def find(self, ctx: Context, db: Reader, item_id: str) -> Row | None:
+        return await db.fetch_one(f"SELECT * FROM {self.table} WHERE id = $1", item_id)
+
+    async def get(self, ctx: Context, db: Reader, item_id: str, rule: str | None = None, *, verb: str = "get") -> Row:
+        """The row. 403 if the rule refuses, so that the caller does not learn whether the object exists; else 404."""
+        row = await self.find(ctx, db, item_id)
+        if (target := self.target(item_id, row)) is not None:
+            ctx.authorize(rule or self.rule(verb, row), target)
+        if row is None:
+            raise not_found(self.noun, item_id)
+        return row
+
+    def authorize_list(self, ctx: Context) -> None:
+        if self.target("") is not None:
+            keys = ("target.domain_id", "target.domain.id", f"target.{self.noun}.domain_id")
+            ctx.authorize(self.rule("list"), dict.fromkeys(keys, ctx.token.domain_id))
+
+    # Routes
+
     def view(self, ctx: Context, row: Row) -> Json:
+        extra = orjson.loads(row["extra"])
+        options = {"options": extra.pop("options", {})} if "options" in self.properties else {}
         return {
-            **orjson.loads(row["extra"]),
+            **extra,
             "id": row["id"],
             "name": row["name"],
             **self.attributes(row),
-            "options": {},
+            **options,
             "links": {"self": link(ctx, f"{self.table}/{row['id']}")},
         }
 
@@ -138,28 +170,39 @@ class Resource:
         raise NotImplementedError
 
     def where(self, ctx: Context) -> Conditions:
-        return filters(ctx, self.filters, self.flags)
+        """The conditions of a list. A token of a domain lists the objects of this domain only."""
+        where = filters(ctx, self.filters, self.flags)
+        if self.domain_column and ctx.token.domain_id is not None:
+            where.add(f"{self.domain_column} = ?", ctx.token.domain_id)
+        return where
 
     async def index(self, ctx: Context) -> Response:
+        self.authorize_list(ctx)
         return await list_page(ctx, self.table, self.where(ctx), self.view)
 
     async def show(self, ctx: Context, item_id: str) -> Response:
-        if (target := self.target(item_id)) is not None:
-            ctx.authorize(f"identity:get_{self.noun}", target)
-        return Response({self.noun: self.view(ctx, await get(ctx.db, self.table, item_id))})
+        return Response({self.noun: self.view(ctx, await self.get(ctx, ctx.db, item_id))})
 
     async def create(self, ctx: Context) -> Response:
         body = ctx.body[self.noun]
+        placed = await self.place(ctx, body)
+        if (target := self.target("", placed)) is not None:
+            ctx.authorize(self.rule("create", placed), target)
         row = {
             "id": new_id(),
             **self.defaults,
+            **placed,
             **await self.values(body),
-            "extra": orjson.dumps(self._extra(body)).decode(),
+            "extra": _dump(self._extra({}, body)),
         }
-        with conflicts(self.noun, body["name"]):
+        with conflicts(self.noun, body.get("name", row["id"])):
             async with write_transaction(ctx) as tx:
                 await self.insert(ctx, tx, row, body)
         return Response({self.noun: self.view(ctx, row)})
+
+    async def place(self, ctx: Context, body: Json) -> Json:
+        """The columns that say where a new object belongs. They are checked when it is inserted."""
+        return {}
 
     async def values(self, body: Json) -> Json:
         """The columns that a body sets."""
@@ -173,34 +216,55 @@ class Resource:
 
     async def update(self, ctx: Context, item_id: str) -> Response:
         body = ctx.body[self.noun]
+        await self.get(ctx, ctx.db, item_id, verb="update")
         values = await self.values(body)
         with conflicts(self.noun, body.get("name", "")):
             async with write_transaction(ctx) as tx:
                 row = await lock(tx, self.table, item_id)
-                self.check_update(row, body)
-                extra = {**orjson.loads(row["extra"]), **self._extra(body)}
-                values["extra"] = orjson.dumps({key: extra[key] for key in extra if extra[key] is not None}).decode()
+                check_mutable(self.noun, row, body)
+                await self.check_update(tx, row, body)
+                values["extra"] = _dump(_without_null(self._extra(orjson.loads(row["extra"]), body)))
                 await update(tx, self.table, item_id, values)
                 is_disabled = "enabled" in row and row["enabled"] and not values.get("enabled", True)
                 if is_disabled or "password_hash" in values:
                     await self.revoke_tokens(ctx, tx, item_id)
         return Response({self.noun: self.view(ctx, {**row, **values})})
 
-    def check_update(self, row: Row, body: Json) -> None:
+    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
         pass
 
     async def revoke_tokens(self, ctx: Context, tx: Transaction, item_id: str) -> None:
         await revoke(tx, f"{self.noun} {item_id}", clock.now(), token_validator(ctx).token_seconds)
 
-    def _extra(self, body: Json) -> Json:
-        """The attributes that have no column."""
+    def _extra(self, stored: Json, body: Json) -> Json:
+        """The attributes that have no column, after a change. The options are one of them; null removes an option."""
         own = {*self.known, "id", "links", "options"}
-        return {key: value for key, value in body.items() if key not in own}
+        extra = {**stored, **{key: value for key, value in body.items() if key not in own}}
+        options = _without_null({**stored.get("options", {}), **body.get("options", {})})
+        return {**extra, "options": options} if options or "options" in stored else extra
 
     async def delete(self, ctx: Context, item_id: str) -> None:
         async with write_transaction(ctx) as tx:
-            await self.delete_dependents(tx, await lock(tx, self.table, item_id))
+            await self.get(ctx, tx, item_id, verb="delete")
+            row = await lock(tx, self.table, item_id)
+            check_mutable(self.noun, row)
+            await self.delete_dependents(ctx, tx, row)
             await tx.execute(f"DELETE FROM {self.table} WHERE id = $1", item_id)
 
-    async def delete_dependents(self, tx: Transaction, row: Row) -> None:
+    async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
         pass
+
+
+def check_mutable(noun: str, row: Row, body: Json | None = None) -> None:
+    """Refuse to change or delete an object with the option `immutable`, except to remove the option."""
+    is_immutable = orjson.loads(row["extra"]).get("options", {}).get("immutable")
+    if is_immutable and (body is None or body.keys() != {"options"} or body["options"].get("immutable", True)):
+        raise Forbidden(f"The {noun} {row['id']} is immutable: set its option immutable to false first.")
+
+
+def _without_null(values: Json) -> Json:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _dump(extra: Json) -> str:
+    return orjson.dumps(extra).decode()

@@ -16,7 +16,25 @@ TAGS: Json = {
     "maxItems": 80,
     "uniqueItems": True,
 }
-OPTIONS: Json = {"type": "object", "maxProperties": 0}
+# Null removes an option.
+_OPTION: Json = {"type": ["boolean", "null"]}
+# The options of projects, domains and roles.
+OPTIONS: Json = {"type": "object", "properties": {"immutable": _OPTION}, "additionalProperties": False}
+USER_OPTIONS: Json = {
+    "type": "object",
+    "properties": {
+        "lock_password": _OPTION,
+        # Passwords do not expire and users are not locked out, so the options to ignore this change nothing.
+        "ignore_change_password_upon_first_use": _OPTION,
+        "ignore_password_expiry": _OPTION,
+        "ignore_lockout_failure_attempts": _OPTION,
+        "ignore_user_inactivity": _OPTION,
+        # Several methods together are not enforced, so they cannot be required.
+        "multi_factor_auth_enabled": {"enum": [False, None]},
+        "multi_factor_auth_rules": {"type": ["array", "null"], "maxItems": 0},
+    },
+    "additionalProperties": False,
+}
 QUERY_TEXT: Json = {"type": "string"}
 QUERY_FLAG: Json = {"enum": ["", "0", "1", "true", "True", "false", "False"]}
 PAGING: Json = {"limit": {"type": "string", "pattern": r"^[1-9]\d{0,8}$"}, "marker": QUERY_TEXT}

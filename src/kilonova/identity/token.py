@@ -35,9 +35,10 @@ class Token(Credentials, frozen=True, kw_only=True):
         return SYSTEM if self.system else UNSCOPED
 
 
-# Tokens are never of the kind "inherited". Role assignments are: for all projects of a domain.
-ScopeKind = Literal["project", "domain", "system", "inherited", ""]
+# Tokens are never of the inherited kinds. Role assignments are: for all projects of a domain, or all below a project.
+ScopeKind = Literal["project", "domain", "system", "inherited", "inherited_project", ""]
 INHERITED: Literal["inherited"] = "inherited"
+INHERITED_PROJECT: Literal["inherited_project"] = "inherited_project"
 
 
 class Scope(NamedTuple):

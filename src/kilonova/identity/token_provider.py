@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kilonova import clock
+from kilonova.identity.assigned_roles import SELECT_ROLES
 from kilonova.identity.token import SYSTEM, UNSCOPED, Claims, Scope, Token, new_audit_id, pack, unpack
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class TokenProvider(TokenCache):
 
 async def effective_roles(db: Database, user_id: str, scope: Scope) -> tuple[tuple[str, str], ...]:
     """Id and name of every role that the user has in the scope: assigned, inherited or implied."""
-    rows = await db.fetch(_SELECT_ROLES, user_id, scope.kind, scope.id)
+    rows = await db.fetch(SELECT_ROLES, user_id, scope.kind, scope.id)
     return tuple((row["id"], row["name"]) for row in rows)
 
 
@@ -140,18 +141,6 @@ WHERE u.id = $1 AND NOT EXISTS (
     WHERE (r.subject = ANY($4) OR r.subject = 'domain ' || u.domain_id OR r.subject = 'domain ' || p.domain_id)
       AND r.issued_until >= $5
 )
-"""
-
-_SELECT_ROLES = """
-WITH RECURSIVE held(role_id) AS (
-    SELECT role_id FROM role_assignments WHERE user_id = $1 AND target_kind = $2 AND target_id = $3
-    UNION
-    SELECT a.role_id FROM role_assignments a JOIN projects p ON p.domain_id = a.target_id
-    WHERE a.user_id = $1 AND a.target_kind = 'inherited' AND $2 = 'project' AND p.id = $3
-    UNION
-    SELECT i.implied_id FROM implied_roles i JOIN held ON held.role_id = i.prior_id
-)
-SELECT r.id, r.name FROM held JOIN roles r ON r.id = held.role_id ORDER BY r.name
 """
 
 
@@ -199,12 +188,16 @@ async def revoke(tx: Transaction, subject: str, issued_until: float, token_secon
 
     Subjects are `token AUDIT`, `user ID`, `project ID`, `domain ID`, and `user ID project ID` for one scope of a user.
     """
+    await revoke_all(tx, [subject], issued_until, token_seconds)
+
+
+async def revoke_all(tx: Transaction, subjects: Iterable[str], issued_until: float, token_seconds: float) -> None:
+    """Revoke the tokens of several subjects."""
     now = clock.now()
     await tx.execute("DELETE FROM revocations WHERE expires_at < $1", now)
-    await tx.execute(
+    await tx.execute_many(
         "INSERT INTO revocations (subject, issued_until, expires_at) VALUES ($1, $2, $3) "
         "ON CONFLICT (subject) DO UPDATE SET issued_until = excluded.issued_until, expires_at = excluded.expires_at",
-        subject,
-        issued_until,
-        now + token_seconds + EXPIRED_WINDOW_SECONDS,
+        # Sorted, so that transactions that revoke at the same time wait for each other instead of deadlocking.
+        [(subject, issued_until, now + token_seconds + EXPIRED_WINDOW_SECONDS) for subject in sorted(subjects)],
     )

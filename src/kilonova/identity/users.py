@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import orjson
+
 from kilonova import clock
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest
+from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.identity import passwords
 from kilonova.identity.api import Json, api, list_links
+from kilonova.identity.assigned_roles import effective
 from kilonova.identity.listing import filters
 from kilonova.identity.logins import LoginRefused, audited_refusals, check_password
 from kilonova.identity.projects import PROJECTS, home_domain
 from kilonova.identity.resources import Resource, get, write_transaction
-from kilonova.identity.schemas import BOOLEAN, ID_OR_NULL, NAME, OPTIONS, QUERY_FLAG, QUERY_TEXT, body_of
+from kilonova.identity.schemas import BOOLEAN, ID_OR_NULL, NAME, QUERY_FLAG, QUERY_TEXT, USER_OPTIONS, body_of
 from kilonova.store import Row, Transaction
 
 PASSWORD: Json = {"type": ["string", "null"], "minLength": 1, "maxLength": 4096}
@@ -27,7 +30,7 @@ class Users(Resource):
         "default_project_id": ID_OR_NULL,
         "enabled": BOOLEAN,
         "password": PASSWORD,
-        "options": OPTIONS,
+        "options": USER_OPTIONS,
     }
     known = (
         *("name", "domain_id", "default_project_id", "enabled"),
@@ -37,10 +40,13 @@ class Users(Resource):
     # A user without a password cannot log in.
     defaults: ClassVar[Json] = {"enabled": True, "default_project_id": None, "password_hash": None}
     filters = ("name", "domain_id", "default_project_id")
-    show_query: ClassVar[Json] = {}
+    # Clients send the domain also with an id.
+    show_query: ClassVar[Json] = {"domain_id": QUERY_TEXT}
+    domain_column = "domain_id"
 
-    def target(self, item_id: str) -> Json:
-        return {"target.user.id": item_id, "user_id": item_id}
+    def target(self, item_id: str, row: Row | None = None) -> Json:
+        target = {"target.user.id": item_id, "user_id": item_id}
+        return target if row is None else {**target, "target.user.domain_id": row["domain_id"]}
 
     def attributes(self, row: Row) -> Json:
         shown = {"domain_id": row["domain_id"], "enabled": row["enabled"], "password_expires_at": None}
@@ -56,17 +62,16 @@ class Users(Resource):
             values["password_changed_at"] = clock.now()
         return values
 
+    async def place(self, ctx: Context, body: Json) -> Json:
+        return {"domain_id": body.get("domain_id") or home_domain(ctx)}
+
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
-        row["domain_id"] = body.get("domain_id") or home_domain(ctx)
         await get(tx, "domains", row["domain_id"])
         await super().insert(ctx, tx, row, body)
 
-    def check_update(self, row: Row, body: Json) -> None:
+    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
         if body.get("domain_id") not in (None, row["domain_id"]):
             raise BadRequest("The attribute domain_id of a user cannot be changed.")
-
-    async def delete_dependents(self, tx: Transaction, row: Row) -> None:
-        await tx.execute("DELETE FROM role_assignments WHERE user_id = $1", row["id"])
 
 
 USERS = Users()
@@ -89,6 +94,8 @@ async def change_password(ctx: Context, user_id: str) -> None:
     ctx.authorize("identity:change_password", USERS.target(user_id))
     body = ctx.body["user"]
     row = await get(ctx.db, "users", user_id)
+    if orjson.loads(row["extra"]).get("options", {}).get("lock_password"):
+        raise Forbidden("The option lock_password of the user forbids to change the own password.")
     with audited_refusals(ctx):
         await _change_password(ctx, row, body["original_password"], body["password"])
 
@@ -117,10 +124,11 @@ async def _change_password(ctx: Context, row: Row, original: str, password: str)
 )
 async def list_projects(ctx: Context, user_id: str) -> Response:
     """List the projects a user has a role in."""
-    ctx.authorize("identity:list_user_projects", USERS.target(user_id))
-    await get(ctx.db, "users", user_id)
+    await USERS.get(ctx, ctx.db, user_id, "identity:list_user_projects")
     where = filters(ctx, ["name", "domain_id"], ["enabled"])
-    where.add("id IN (SELECT target_id FROM role_assignments WHERE target_kind = 'project' AND user_id = ?)", user_id)
-    rows = await ctx.db.fetch(f"SELECT * FROM projects WHERE {where.where()} ORDER BY name, id", *where.arguments)
+    where.add("id IN (SELECT target_id FROM effective WHERE target_kind = 'project')")
+    user = f"${len(where.arguments) + 1}"
+    sql = f"{effective(f'user_id = {user}')} SELECT * FROM projects WHERE {where.where()} ORDER BY name, id"
+    rows = await ctx.db.fetch(sql, *where.arguments, user_id)
     shown = [PROJECTS.view(ctx, row) for row in rows]
     return Response({"projects": shown, "links": list_links(ctx, f"users/{user_id}/projects")})

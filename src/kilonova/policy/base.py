@@ -62,5 +62,12 @@ RULES = (
     Rule("project_manager_or_admin", PROJECT_MANAGER | ADMIN, "Managers of the target's project, and administrators."),
     Rule("project_member_or_admin", PROJECT_MEMBER | ADMIN, "Members of the target's project, and administrators."),
     Rule("project_reader_or_admin", PROJECT_READER | ADMIN, "Readers of the target's project, and administrators."),
+    Rule(
+        "domain_managed_target_role",
+        Match("'manager'", "%(target.role.name)s")
+        | Match("'member'", "%(target.role.name)s")
+        | Match("'reader'", "%(target.role.name)s"),
+        "The roles that managers of a domain may assign.",
+    ),
     Rule("owner_user_or_admin", OWNER | ADMIN, "The user the target belongs to, and administrators."),
 )

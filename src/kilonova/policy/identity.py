@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.policy.base import ADMIN, ANY, SERVICE_OR_ADMIN, SYSTEM_READER, Rule, rules
-from kilonova.policy.checks import Match
+from kilonova.policy.checks import Check, Match, Role, RuleReference
 
 READER = ADMIN | SYSTEM_READER
 SELF = Match("user_id", "%(target.user.id)s")
@@ -15,6 +15,31 @@ OWN_DOMAIN = (
 )
 TOKEN_SUBJECT = Match("user_id", "%(target.token.user_id)s")
 
+
+def in_domain(noun: str) -> Check:
+    """The token is for the domain of the target: of a user, group or project, or of a list (`list`)."""
+    return Match("domain_id", f"%(target.{noun}.domain_id)s" if noun != "list" else "%(target.domain_id)s")
+
+
+def reader_of(noun: str) -> Check:
+    """Who may read all objects, or those of the token's domain."""
+    return READER | (Role("reader") & in_domain(noun))
+
+
+def manager_of(noun: str) -> Check:
+    """Who may change all objects, or those of the token's domain."""
+    return ADMIN | (Role("manager") & in_domain(noun))
+
+
+MEMBER_IN_DOMAIN = in_domain("group") & in_domain("user")
+GRANT_IN_DOMAIN = (in_domain("user") | in_domain("group")) & (
+    in_domain("project") | Match("domain_id", "%(target.domain.id)s")
+)
+# The roles that managers of a domain may assign.
+MANAGED_ROLE = RuleReference("domain_managed_target_role")
+GRANT_READER = READER | (Role("reader") & GRANT_IN_DOMAIN)
+GRANT_MANAGER = ADMIN | (Role("manager") & GRANT_IN_DOMAIN & MANAGED_ROLE)
+
 RULES: tuple[Rule, ...] = rules(
     "identity:",
     ("validate_token", SERVICE_OR_ADMIN | SYSTEM_READER | TOKEN_SUBJECT, "Validate a token."),
@@ -25,50 +50,72 @@ RULES: tuple[Rule, ...] = rules(
     ("get_auth_domains", ANY, "List the domains the own token can be scoped to."),
     ("get_auth_system", ANY, "List the systems the own token can be scoped to."),
     ("get_domain", READER | OWN_DOMAIN, "Show a domain."),
-    ("list_domains", READER, "List domains."),
+    ("list_domains", READER | (Role("reader") & Match("domain_id", "%(target.domain.id)s")), "List domains."),
     ("create_domain", ADMIN, "Create a domain."),
     ("update_domain", ADMIN, "Change a domain."),
     ("delete_domain", ADMIN, "Delete a domain."),
-    ("get_project", READER | OWN_PROJECT, "Show a project."),
-    ("list_projects", READER, "List projects."),
-    ("list_user_projects", READER | SELF, "List the projects a user has a role in."),
-    ("create_project", ADMIN, "Create a project."),
-    ("update_project", ADMIN, "Change a project."),
-    ("delete_project", ADMIN, "Delete a project."),
-    ("list_project_tags", READER | OWN_PROJECT, "List a project's tags."),
-    ("get_project_tag", READER | OWN_PROJECT, "Check whether a project has a tag."),
-    ("update_project_tags", ADMIN, "Replace a project's tags."),
-    ("create_project_tag", ADMIN, "Add a tag to a project."),
-    ("delete_project_tag", ADMIN, "Delete a tag of a project."),
-    ("delete_project_tags", ADMIN, "Delete all tags of a project."),
-    ("get_user", READER | SELF, "Show a user."),
-    ("list_users", READER, "List users."),
-    ("create_user", ADMIN, "Create a user."),
-    ("update_user", ADMIN, "Change a user."),
-    ("delete_user", ADMIN, "Delete a user."),
+    ("get_project", reader_of("project") | OWN_PROJECT, "Show a project."),
+    ("list_projects", reader_of("list"), "List projects."),
+    ("list_user_projects", reader_of("user") | SELF, "List the projects a user has a role in."),
+    ("create_project", manager_of("project"), "Create a project."),
+    ("update_project", manager_of("project"), "Change a project."),
+    ("delete_project", manager_of("project"), "Delete a project."),
+    ("list_project_tags", reader_of("project") | OWN_PROJECT, "List a project's tags."),
+    ("get_project_tag", reader_of("project") | OWN_PROJECT, "Check whether a project has a tag."),
+    ("update_project_tags", manager_of("project"), "Replace a project's tags."),
+    ("create_project_tag", manager_of("project"), "Add a tag to a project."),
+    ("delete_project_tag", manager_of("project"), "Delete a tag of a project."),
+    ("delete_project_tags", manager_of("project"), "Delete all tags of a project."),
+    ("get_user", reader_of("user") | SELF, "Show a user."),
+    ("list_users", reader_of("list"), "List users."),
+    ("create_user", manager_of("user"), "Create a user."),
+    ("update_user", manager_of("user"), "Change a user."),
+    ("delete_user", manager_of("user"), "Delete a user."),
     ("change_password", SELF, "Change the own password, giving the old one."),
-    ("list_groups", READER, "List groups."),
-    ("list_groups_for_user", READER | SELF, "List the groups a user is in."),
-    ("get_role", READER, "Show a role."),
-    ("list_roles", READER, "List roles."),
+    ("list_groups", reader_of("group"), "List groups."),
+    ("list_groups_for_user", reader_of("user") | SELF, "List the groups a user is in."),
+    ("get_group", reader_of("group"), "Show a group."),
+    ("create_group", manager_of("group"), "Create a group."),
+    ("update_group", manager_of("group"), "Change a group."),
+    ("delete_group", manager_of("group"), "Delete a group."),
+    ("list_users_in_group", reader_of("group"), "List the users in a group."),
+    (
+        "check_user_in_group",
+        READER | (Role("reader") & MEMBER_IN_DOMAIN),
+        "Check whether a user is in a group.",
+    ),
+    ("add_user_to_group", ADMIN | (Role("manager") & MEMBER_IN_DOMAIN), "Add a user to a group."),
+    ("remove_user_from_group", ADMIN | (Role("manager") & MEMBER_IN_DOMAIN), "Remove a user from a group."),
+    ("get_role", READER | (Role("manager") & MANAGED_ROLE), "Show a role."),
+    ("list_roles", READER | (Role("manager") & in_domain("list")), "List roles."),
     ("create_role", ADMIN, "Create a role."),
     ("update_role", ADMIN, "Change a role."),
     ("delete_role", ADMIN, "Delete a role."),
+    ("get_domain_role", READER, "Show a role of a domain."),
+    ("list_domain_roles", READER, "List the roles of a domain."),
+    ("create_domain_role", ADMIN, "Create a role of a domain."),
+    ("update_domain_role", ADMIN, "Change a role of a domain."),
+    ("delete_domain_role", ADMIN, "Delete a role of a domain."),
     ("get_implied_role", READER, "Show what a role implies."),
     ("list_implied_roles", READER, "List what a role implies."),
     ("check_implied_role", READER, "Check whether a role implies another."),
     ("create_implied_role", ADMIN, "Make a role imply another."),
     ("delete_implied_role", ADMIN, "Stop a role from implying another."),
     ("list_role_inference_rules", READER, "List all implications between roles."),
-    ("check_grant", READER, "Check whether a user has a role on a project or domain."),
-    ("list_grants", READER, "List the roles a user has on a project or domain."),
-    ("create_grant", ADMIN, "Give a user a role on a project or domain."),
-    ("revoke_grant", ADMIN, "Take a role on a project or domain from a user."),
+    ("check_grant", GRANT_READER, "Check whether a user or group has a role on a project or domain."),
+    ("list_grants", GRANT_READER, "List the roles a user or group has on a project or domain."),
+    ("create_grant", GRANT_MANAGER, "Give a user or group a role on a project or domain."),
+    ("revoke_grant", GRANT_MANAGER, "Take a role on a project or domain from a user or group."),
     ("check_system_grant_for_user", READER, "Check whether a user has a role on the system."),
     ("list_system_grants_for_user", READER, "List the roles a user has on the system."),
     ("create_system_grant_for_user", ADMIN, "Give a user a role on the system."),
     ("revoke_system_grant_for_user", ADMIN, "Take a role on the system from a user."),
-    ("list_role_assignments", READER, "List role assignments."),
+    ("check_system_grant_for_group", READER, "Check whether a group has a role on the system."),
+    ("list_system_grants_for_group", READER, "List the roles a group has on the system."),
+    ("create_system_grant_for_group", ADMIN, "Give a group a role on the system."),
+    ("revoke_system_grant_for_group", ADMIN, "Take a role on the system from a group."),
+    ("list_role_assignments", reader_of("list"), "List role assignments."),
+    ("list_role_assignments_for_tree", reader_of("list"), "List the role assignments of a project and those below it."),
     ("get_service", READER, "Show a service of the catalogue."),
     ("list_services", READER, "List the services of the catalogue."),
     ("get_endpoint", READER, "Show an endpoint of the catalogue."),

@@ -332,11 +332,12 @@ CREATE INDEX ix_revocations_expires_at ON revocations (expires_at);
 
 CREATE TABLE roles (
     id TEXT COLLATE "C" NOT NULL,
+    domain_id TEXT COLLATE "C" DEFAULT '' NOT NULL,
     name TEXT COLLATE "C" NOT NULL,
     description TEXT COLLATE "C",
     extra TEXT COLLATE "C" NOT NULL,
     CONSTRAINT pk_roles PRIMARY KEY (id),
-    CONSTRAINT uq_roles_name UNIQUE (name)
+    CONSTRAINT uq_roles_domain_id_name UNIQUE (domain_id, name)
 );
 
 CREATE TABLE security_groups (
@@ -612,6 +613,19 @@ CREATE TABLE flavor_access (
 );
 
 CREATE INDEX flavor_access_project ON flavor_access (project_id);
+
+CREATE TABLE groups (
+    id TEXT COLLATE "C" NOT NULL,
+    domain_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    description TEXT COLLATE "C" NOT NULL,
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_groups PRIMARY KEY (id),
+    CONSTRAINT uq_groups_domain_id_name UNIQUE (domain_id, name),
+    CONSTRAINT fk_groups_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id)
+);
+
+CREATE INDEX ix_groups_name ON groups (name);
 
 CREATE TABLE hypervisors (
     id BIGSERIAL NOT NULL,
@@ -962,6 +976,30 @@ CREATE TABLE allocations (
 
 CREATE INDEX allocations_provider ON allocations (provider_id, resource_class, used);
 
+CREATE TABLE group_members (
+    group_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_group_members PRIMARY KEY (group_id, user_id),
+    CONSTRAINT fk_group_members_group_id FOREIGN KEY(group_id) REFERENCES groups (id) ON DELETE CASCADE,
+    CONSTRAINT fk_group_members_user_id FOREIGN KEY(user_id) REFERENCES users (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_group_members_user_id ON group_members (user_id);
+
+CREATE TABLE group_role_assignments (
+    group_id TEXT COLLATE "C" NOT NULL,
+    target_kind TEXT COLLATE "C" NOT NULL,
+    target_id TEXT COLLATE "C" NOT NULL,
+    role_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_group_role_assignments PRIMARY KEY (group_id, target_kind, target_id, role_id),
+    CONSTRAINT fk_group_role_assignments_group_id FOREIGN KEY(group_id) REFERENCES groups (id) ON DELETE CASCADE,
+    CONSTRAINT fk_group_role_assignments_role_id FOREIGN KEY(role_id) REFERENCES roles (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_group_role_assignments_role_id ON group_role_assignments (role_id);
+
+CREATE INDEX ix_group_role_assignments_target_kind_target_id ON group_role_assignments (target_kind, target_id);
+
 CREATE TABLE port_addresses (
     subnet_id TEXT COLLATE "C" NOT NULL,
     ip_address TEXT COLLATE "C" NOT NULL,
@@ -1173,4 +1211,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0011');
+INSERT INTO alembic_version (version_num) VALUES ('0012');

@@ -326,11 +326,12 @@ CREATE INDEX ix_revocations_expires_at ON revocations (expires_at);
 
 CREATE TABLE roles (
     id TEXT NOT NULL,
+    domain_id TEXT DEFAULT '' NOT NULL,
     name TEXT NOT NULL,
     description TEXT,
     extra TEXT NOT NULL,
     CONSTRAINT pk_roles PRIMARY KEY (id),
-    CONSTRAINT uq_roles_name UNIQUE (name)
+    CONSTRAINT uq_roles_domain_id_name UNIQUE (domain_id, name)
 );
 
 CREATE TABLE security_groups (
@@ -604,6 +605,19 @@ CREATE TABLE flavor_access (
 );
 
 CREATE INDEX flavor_access_project ON flavor_access (project_id);
+
+CREATE TABLE groups (
+    id TEXT NOT NULL,
+    domain_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT NOT NULL,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_groups PRIMARY KEY (id),
+    CONSTRAINT uq_groups_domain_id_name UNIQUE (domain_id, name),
+    CONSTRAINT fk_groups_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id)
+);
+
+CREATE INDEX ix_groups_name ON groups (name);
 
 CREATE TABLE hypervisors (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
@@ -957,6 +971,30 @@ CREATE TABLE allocations (
 
 CREATE INDEX allocations_provider ON allocations (provider_id, resource_class, used);
 
+CREATE TABLE group_members (
+    group_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    CONSTRAINT pk_group_members PRIMARY KEY (group_id, user_id),
+    CONSTRAINT fk_group_members_group_id FOREIGN KEY(group_id) REFERENCES groups (id) ON DELETE CASCADE,
+    CONSTRAINT fk_group_members_user_id FOREIGN KEY(user_id) REFERENCES users (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_group_members_user_id ON group_members (user_id);
+
+CREATE TABLE group_role_assignments (
+    group_id TEXT NOT NULL,
+    target_kind TEXT NOT NULL,
+    target_id TEXT NOT NULL,
+    role_id TEXT NOT NULL,
+    CONSTRAINT pk_group_role_assignments PRIMARY KEY (group_id, target_kind, target_id, role_id),
+    CONSTRAINT fk_group_role_assignments_group_id FOREIGN KEY(group_id) REFERENCES groups (id) ON DELETE CASCADE,
+    CONSTRAINT fk_group_role_assignments_role_id FOREIGN KEY(role_id) REFERENCES roles (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_group_role_assignments_role_id ON group_role_assignments (role_id);
+
+CREATE INDEX ix_group_role_assignments_target_kind_target_id ON group_role_assignments (target_kind, target_id);
+
 CREATE TABLE port_addresses (
     subnet_id TEXT NOT NULL,
     ip_address TEXT NOT NULL,
@@ -1168,4 +1206,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0011');
+INSERT INTO alembic_version (version_num) VALUES ('0012');

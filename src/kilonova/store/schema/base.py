@@ -68,8 +68,9 @@ def reference(name: str, target: str, *, nullable: bool = False, ondelete: str |
     return Column(name, Text, ForeignKey(target, ondelete=ondelete), nullable=nullable)
 
 
-def string(name: str, *, nullable: bool = False) -> Column[str]:
-    return Column(name, Text, nullable=nullable)
+def string(name: str, *, nullable: bool = False, default: str | None = None) -> Column[str]:
+    """`default` is for columns added by a later revision: existing rows get it."""
+    return Column(name, Text, nullable=nullable, server_default=default)
 
 
 def number(name: str, *, nullable: bool = False) -> Column[int]:

@@ -52,14 +52,37 @@ users = Table(
     Index(None, "default_project_id"),
 )
 
+groups = Table(
+    "groups",
+    metadata,
+    ident(),
+    reference("domain_id", "domains.id"),
+    string("name"),
+    string("description"),
+    document("extra"),
+    UniqueConstraint("domain_id", "name"),
+    Index(None, "name"),
+)
+
+group_members = Table(
+    "group_members",
+    metadata,
+    reference("group_id", "groups.id", ondelete="CASCADE"),
+    reference("user_id", "users.id", ondelete="CASCADE"),
+    PrimaryKeyConstraint("group_id", "user_id"),
+    Index(None, "user_id"),
+)
+
 roles = Table(
     "roles",
     metadata,
     ident(),
+    # Empty for a role of the whole cloud: unlike null, it is unique together with the name.
+    string("domain_id", default=""),
     string("name"),
     string("description", nullable=True),
     document("extra"),
-    UniqueConstraint("name"),
+    UniqueConstraint("domain_id", "name"),
 )
 
 implied_roles = Table(
@@ -71,8 +94,8 @@ implied_roles = Table(
     Index(None, "implied_id"),
 )
 
-# The target of a role: `project` or `domain` with its id, `system` with the id `all`, or `inherited` with the id of the
-# domain whose projects inherit the role.
+# The target of a role: `project` or `domain` with its id, `system` with the id `all`, `inherited` with the id of the
+# domain whose projects inherit the role, or `inherited_project` with the id of the project whose subprojects do.
 role_assignments = Table(
     "role_assignments",
     metadata,
@@ -81,6 +104,18 @@ role_assignments = Table(
     string("target_id"),
     reference("role_id", "roles.id", ondelete="CASCADE"),
     PrimaryKeyConstraint("user_id", "target_kind", "target_id", "role_id"),
+    Index(None, "target_kind", "target_id"),
+    Index(None, "role_id"),
+)
+
+group_role_assignments = Table(
+    "group_role_assignments",
+    metadata,
+    reference("group_id", "groups.id", ondelete="CASCADE"),
+    string("target_kind"),
+    string("target_id"),
+    reference("role_id", "roles.id", ondelete="CASCADE"),
+    PrimaryKeyConstraint("group_id", "target_kind", "target_id", "role_id"),
     Index(None, "target_kind", "target_id"),
     Index(None, "role_id"),
 )

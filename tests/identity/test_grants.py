@@ -1,4 +1,4 @@
-"""Role assignments."""
+"""Assignments of roles to users: on projects, domains and the system, and for what projects inherit."""
 
 from __future__ import annotations
 
@@ -77,6 +77,68 @@ def test_projects_inherit_roles_from_their_domain(database_url: str, tmp_path: P
     run(scenario())
 
 
+def test_projects_inherit_roles_from_the_projects_above(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            parent: str | None = None
+            tree: list[str] = []
+            for name in ("top", "middle", "leaf"):
+                body = {"project": {"name": name, "parent_id": parent}}
+                parent = (await c.ok("POST", "/v3/projects", admin, body))["project"]["id"]
+                tree.append(str(parent))
+            user_id, role_id = await c.new_user(admin, "eve"), await c.ident("role", "member")
+            path = f"/v3/OS-INHERIT/projects/{tree[0]}/users/{user_id}/roles"
+            one = f"{path}/{role_id}/inherited_to_projects"
+            await c.ok("PUT", one, admin, status=204)
+            assert (await c.call("GET", one, admin)).status == 204
+            listed = await c.ok("GET", f"{path}/inherited_to_projects", admin)
+            assert [role["name"] for role in listed["roles"]] == ["member"]
+            # The project itself does not inherit the role.
+            assert await _scoped(c, user_id, tree[0]) is None
+            tokens = [await _scoped(c, user_id, project_id) for project_id in tree[1:]]
+            assert [{role["name"] for role in found[1]["roles"]} for found in tokens if found] == [
+                {"member", "reader"}
+            ] * 2
+            listed = await c.ok("GET", f"/v3/users/{user_id}/projects", admin)
+            assert [project["name"] for project in listed["projects"]] == ["leaf", "middle"]
+            await c.ok("DELETE", one, admin)
+            assert [await c.works(found[0]) for found in tokens if found] == [False, False]
+            # The assignment ends with the project.
+            await c.ok("PUT", one, admin, status=204)
+            for project_id in reversed(tree):
+                await c.ok("DELETE", f"/v3/projects/{project_id}", admin)
+            left = "SELECT count(*) FROM role_assignments WHERE user_id = $1"
+            assert await c.services.db.fetch_value(left, user_id) == 0
+
+    run(scenario())
+
+
+def test_roles_of_a_domain_apply_by_what_they_imply(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            far = (await c.ok("POST", "/v3/domains", admin, {"domain": {"name": "far"}}))["domain"]["id"]
+            body = {"role": {"name": "helper", "domain_id": far}}
+            role_id = (await c.ok("POST", "/v3/roles", admin, body))["role"]["id"]
+            user_id = await c.new_user(admin, "eve")
+            body = {"project": {"name": "p", "domain_id": far}}
+            inside = (await c.ok("POST", "/v3/projects", admin, body))["project"]["id"]
+            outside = await c.ident("project", "demo")
+            for place in (f"projects/{outside}", "domains/default", "system"):
+                refused = await c.call("PUT", f"/v3/{place}/users/{user_id}/roles/{role_id}", admin)
+                assert refused.status == 403, place
+            await c.ok("PUT", f"/v3/projects/{inside}/users/{user_id}/roles/{role_id}", admin, status=204)
+            # A token has no roles of domains.
+            assert await _scoped(c, user_id, inside) is None
+            await c.ok("PUT", f"/v3/roles/{role_id}/implies/{await c.ident('role', 'reader')}", admin, status=201)
+            scoped = await _scoped(c, user_id, inside)
+            assert scoped is not None
+            assert [role["name"] for role in scoped[1]["roles"]] == ["reader"]
+
+    run(scenario())
+
+
 async def _scoped(c: Cloud, user_id: str, project_id: str) -> tuple[str, dict[str, Any]] | None:
     password = {"user": {"id": user_id, "password": "secret of eve"}}
     auth = {
@@ -106,85 +168,6 @@ def test_deleted_project_keeps_no_concurrently_assigned_role(database_url: str, 
                 assert {response.status for response in responses} <= {204, 404}
             left = await c.services.db.fetch_value("SELECT count(*) FROM role_assignments")
             assert left == 9
-
-    run(scenario())
-
-
-async def _assignments(c: Cloud, token: str, query: str) -> set[tuple[str, str, str]]:
-    listed = (await c.ok("GET", f"/v3/role_assignments?include_names{query}", token))["role_assignments"]
-    return {(entry["user"]["name"], entry["role"]["name"], _scope_name(entry["scope"])) for entry in listed}
-
-
-def _scope_name(scope: dict[str, Any]) -> str:
-    inherited = scope.pop("OS-INHERIT:inherited_to", "")
-    ((kind, place),) = scope.items()
-    return "system" if kind == "system" else f"{inherited} {place['name']}".strip()
-
-
-def test_role_assignments_are_listed_and_filtered(database_url: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cloud(database_url, tmp_path) as c:
-            admin = await c.login("admin")
-            project_id, user_id = await c.ident("project", "demo"), await c.ident("user", "demo-admin")
-            reader = await c.ident("role", "reader")
-            demo = {
-                ("demo", "member", "demo"),
-                ("demo-admin", "admin", "demo"),
-                ("demo-manager", "manager", "demo"),
-                ("demo-reader", "reader", "demo"),
-            }
-            everywhere = {("kilonova", "admin", "projects Default")}
-            assert await _assignments(c, admin, f"&scope.project.id={project_id}") == demo
-            assert await _assignments(c, admin, "") == demo | {
-                ("admin", "admin", "admin"),
-                ("admin", "admin", "system"),
-                ("kilonova", "admin", "service"),
-                ("kilonova", "service", "service"),
-                *everywhere,
-            }
-            assert await _assignments(c, admin, "&scope.system=all") == {("admin", "admin", "system")}
-            assert await _assignments(c, admin, "&scope.domain.id=default") == everywhere
-            assert await _assignments(c, admin, "&scope.OS-INHERIT:inherited_to=projects") == everywhere
-            effective = await _assignments(c, admin, f"&scope.project.id={project_id}&effective")
-            assert {entry[1] for entry in effective if entry[0] == "kilonova"} == {
-                "admin",
-                "manager",
-                "member",
-                "reader",
-            }
-            assert await _assignments(c, admin, f"&role.id={reader}") == {("demo-reader", "reader", "demo")}
-            assert await _assignments(c, admin, "&group.id=x") == set()
-            everyone = {("demo-admin", role, "demo") for role in ("admin", "manager", "member", "reader")}
-            assert await _assignments(c, admin, f"&user.id={user_id}&effective") == everyone
-            assert await _assignments(c, admin, f"&user.id={user_id}&effective&role.id={reader}") == {
-                ("demo-admin", "reader", "demo")
-            }
-            assert await _assignments(c, admin, f"&user.id={user_id}&effective=false") == {
-                ("demo-admin", "admin", "demo")
-            }
-            wrong = "scope.OS-INHERIT:inherited_to=domains"
-            for query in (f"scope.project.id={project_id}&scope.system=all", "scope.what=1", wrong):
-                assert (await c.call("GET", f"/v3/role_assignments?{query}", admin)).status == 400
-
-    run(scenario())
-
-
-def test_role_assignments_without_names(sqlite_url: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with cloud(sqlite_url, tmp_path) as c:
-            admin = await c.login("admin")
-            user_id, project_id = await c.ident("user", "demo"), await c.ident("project", "demo")
-            role_id = await c.ident("role", "member")
-            (entry,) = (await c.ok("GET", f"/v3/role_assignments?user.id={user_id}", admin))["role_assignments"]
-            assert entry == {
-                "role": {"id": role_id},
-                "user": {"id": user_id},
-                "scope": {"project": {"id": project_id}},
-                "links": {
-                    "assignment": "http://cloud.test:1234/identity/v3/projects/"
-                    f"{project_id}/users/{user_id}/roles/{role_id}"
-                },
-            }
 
     run(scenario())
 
