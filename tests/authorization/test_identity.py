@@ -75,17 +75,17 @@ async def create_objects(
         for scope in (f"projects/{project_id}", f"domains/{domain_id}"):
             inherited = f"/v3/OS-INHERIT/{scope}/{actor}/roles/{role}/inherited_to_projects"
             await c.ok("PUT", inherited, admin, status=204)
-    services = (await c.ok("GET", "/v3/services", admin))["services"]
-    endpoints = (await c.ok("GET", "/v3/endpoints", admin))["endpoints"]
+    service, region = await make("service", type="t"), await make("region")
+    values = {"service_id": service, "interface": "public", "url": "http://x"}
     return {
         "domain_id": domain_id,
         "project_id": project_id,
         "group_id": group,
         "role_id": role,
         "implied_id": implied,
-        "service_id": services[0]["id"],
-        "endpoint_id": endpoints[0]["id"],
-        "region_id": "RegionOne",
+        "service_id": service,
+        "endpoint_id": await make("endpoint", **values),
+        "region_id": region,
         "tag": "tag",
     }
 
@@ -113,6 +113,11 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
         "POST /v3/auth/tokens": password_auth("admin", scope=project_scope("admin")),
         "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
         "POST /v3/roles": {"role": {"name": "new"}},
+        "POST /v3/endpoints": {
+            "endpoint": {"service_id": names["service_id"], "interface": "admin", "url": "http://y"}
+        },
+        "PATCH /v3/endpoints/{endpoint_id}": {"endpoint": {"enabled": False}},
+        "PUT /v3/regions/{region_id}": {"region": {}},
     }
 
 
@@ -172,12 +177,9 @@ def test_answers_match_the_page(sqlite_url: str, tmp_path: Path, monkeypatch: py
 
 
 def test_readers_write_nothing() -> None:
-    nouns = ("/services", "/endpoints", "/regions")
-    fixed = {key for key in build().routes if any(noun in key for noun in nouns) and key[:3] not in ("GET", "HEA")}
     check_readers_write_nothing(
         build(),
         {
-            **dict.fromkeys(fixed, "nobody can change these: the answer is an error"),
             "DELETE /v3/auth/tokens": "everybody may revoke the own token",
             "POST /v3/users/{user_id}/password": "everybody may change the own password",
         },

@@ -384,8 +384,8 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 for scope in (f"projects/{project}", f"domains/{domain}"):
                     inherited = f"/v3/OS-INHERIT/{scope}/{actor}/roles/{role}/inherited_to_projects"
                     await c.ok("PUT", inherited, token, status=204)
-            services = await c.ok("GET", "/v3/services", token)
-            endpoints = await c.ok("GET", "/v3/endpoints", token)
+            service, region = await make("service", type="t"), await make("region", id="West")
+            values = {"service_id": service, "interface": "public", "url": "http://x"}
             names = {
                 "domain_id": domain,
                 "group_id": group,
@@ -393,9 +393,9 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 "project_id": project,
                 "role_id": role,
                 "implied_id": implied,
-                "service_id": services["services"][0]["id"],
-                "endpoint_id": endpoints["endpoints"][0]["id"],
-                "region_id": "RegionOne",
+                "service_id": service,
+                "endpoint_id": await make("endpoint", **values),
+                "region_id": region,
                 "tag": "tag",
             }
             bodies = {

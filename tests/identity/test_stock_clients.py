@@ -256,3 +256,24 @@ def test_openstack_command_manages_a_domain(server: Server, command: Command) ->
     _do(command, "domain", "set", "dome", "--disable")
     _do(command, "domain", "delete", "dome")
     assert command("domain", "show", "dome") == 1
+
+
+def test_registered_service_is_found_by_stock_clients(server: Server, command: Command) -> None:
+    command("service", "create", "infra-optim", "--name", "watcher", "--description", "d")
+    url = "http://watcher.test:9322"
+    command("endpoint", "create", "watcher", "public", url, "--region", "RegionOne")
+    assert [entry["URL"] for entry in command("endpoint", "list", "--service", "watcher")] == [url]
+    demo = _login(server, "demo", project_name="demo", project_domain_name="Default")
+    assert demo.get_endpoint(service_type="infra-optim", interface="public") == url
+    endpoint_id = command("endpoint", "list", "--service", "watcher")[0]["ID"]
+    _do(command, "endpoint", "set", endpoint_id, "--url", f"{url}/v1", "--disable")
+    shown = command("endpoint", "show", endpoint_id)
+    assert (shown["url"], shown["enabled"]) == (f"{url}/v1", False)
+    command("region", "create", "West", "--parent-region", "RegionOne")
+    _do(command, "region", "set", "West", "--description", "there")
+    assert command("region", "show", "West")["description"] == "there"
+    _do(command, "region", "delete", "West")
+    _do(command, "service", "set", "watcher", "--name", "optimizer")
+    _do(command, "service", "delete", "optimizer")
+    assert command("endpoint", "show", endpoint_id) == 1
+    assert command("service", "delete", "nova", "--quiet") == 1

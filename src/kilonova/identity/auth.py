@@ -78,7 +78,7 @@ async def authenticate(ctx: Context) -> Response:
     with audited_refusals(ctx):
         text, token = await _log_in(ctx, ctx.body["auth"])
     ctx.token = token
-    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(await _token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
@@ -194,7 +194,7 @@ async def _issue(ctx: Context, proven: list[_ProvenUser], scope: Scope, methods:
     return issued
 
 
-def _token_view(ctx: Context, token: Token) -> Json:
+async def _token_view(ctx: Context, token: Token) -> Json:
     shown: Json = {
         "methods": list(token.methods),
         "user": {
@@ -222,7 +222,7 @@ def _token_view(ctx: Context, token: Token) -> Json:
         shown["system"] = {"all": True}
     shown["roles"] = [{"id": item_id, "name": name} for item_id, name in token.role_ids]
     if not flag(ctx, "nocatalog"):
-        shown["catalog"] = catalog_for(ctx)
+        shown["catalog"] = await catalog_for(ctx, token)
     return {"token": shown}
 
 
@@ -249,7 +249,7 @@ _VALIDATE: Json = {"nocatalog": QUERY_FLAG, "allow_expired": QUERY_FLAG}
 async def validate(ctx: Context) -> Response:
     """Validate and show a token."""
     text, token = await _subject(ctx, "identity:validate_token")
-    return Response(_token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(await _token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 @api.route("HEAD", "/v3/auth/tokens", checks=["identity:check_token"], query=_VALIDATE)

@@ -35,7 +35,7 @@ class Domains(Resource):
         await super().insert(ctx, tx, row, body)
         await grant_service_role(tx, row["id"])
 
-    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
+    async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         if row["id"] == DOMAIN_ID and not body.get("enabled", True):
             raise Forbidden("The default domain has the service user of the cloud and cannot be disabled.")
 

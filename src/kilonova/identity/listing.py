@@ -65,8 +65,15 @@ async def list_page(
     where: Conditions,
     view: Callable[[Context, Row], Json],
     keep: Callable[[Row], bool] | None = None,
+    *,
+    plural: str = "",
+    order: Sequence[str] = ("name", "id"),
 ) -> Response:
-    """The rows of a table by name: all of them, unless the query has a limit."""
+    """The rows of a table, by default by name: all of them, unless the query has a limit.
+
+    `plural` is the key of the list, and its path; by default it is the name of the table.
+    """
+    plural, columns = plural or table, ", ".join(order)
     marker = ctx.query_one("marker")
     if marker is not None:
         # Before other conditions are added: an entry that the list does not show is not found.
@@ -74,14 +81,14 @@ async def list_page(
         start = await ctx.db.fetch_one(sql, *where.arguments, marker)
         if start is None or not (keep is None or keep(start)):
             raise BadRequest(f"The marker {marker[:80]} is not the id of an entry of this list.")
-        where.add("(name, id) > (?, ?)", start["name"], start["id"])
-    sql = f"SELECT * FROM {table} WHERE {where.where()} ORDER BY name, id"
+        where.add(f"({columns}) > ({', '.join('?' * len(order))})", *(start[column] for column in order))
+    sql = f"SELECT * FROM {table} WHERE {where.where()} ORDER BY {columns}"
     limit = ctx.query_one("limit")
     rows = await ctx.db.fetch(f"{sql} LIMIT {int(limit) + 1}" if limit else sql, *where.arguments)
     next_link = None
     if limit is not None and len(rows) > int(limit):
         rows = rows[: int(limit)]
         query = {key: values[-1] for key, values in ctx.query.items() if key != "marker"}
-        next_link = link(ctx, f"{table}?{urlencode({**query, 'marker': rows[-1]['id']})}")
+        next_link = link(ctx, f"{plural}?{urlencode({**query, 'marker': rows[-1]['id']})}")
     shown = [view(ctx, row) for row in rows if keep is None or keep(row)]
-    return Response({table: shown, "links": list_links(ctx, table, next_link)})
+    return Response({plural: shown, "links": list_links(ctx, plural, next_link)})

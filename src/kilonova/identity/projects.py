@@ -115,7 +115,7 @@ class Projects(Resource):
             await project_tree.check_parent(tx, row["parent_id"], is_enabled=row["enabled"])
         await super().insert(ctx, tx, row, body)
 
-    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
+    async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         """Refuse changes of attributes that are set at creation. The same value again is allowed."""
         fixed = {
             "domain_id": row["domain_id"],

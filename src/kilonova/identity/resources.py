@@ -99,16 +99,21 @@ class Resource:
     domain_column: ClassVar[str] = ""
     # By verb, further rules that decide instead of the usual one about some objects.
     further_rules: ClassVar[Mapping[str, str]] = {}
+    # The key of lists, and the table unless it is this key.
+    plural: str = ""
+    table: str = ""
+    # The columns by which lists are sorted.
+    order: ClassVar[tuple[str, ...]] = ("name", "id")
 
     def __init__(self) -> None:
-        noun = self.noun
-        table = self.table = f"{noun}s"
-        many, one = f"/v3/{table}", f"/v3/{table}/{{{noun}_id}}"
+        noun, plural = self.noun, self.plural or f"{self.noun}s"
+        self.plural, self.table = plural, self.table or plural
+        many, one = f"/v3/{plural}", f"/v3/{plural}/{{{noun}_id}}"
         query = dict.fromkeys(self.filters, QUERY_TEXT) | dict.fromkeys(self.flags, QUERY_FLAG)
         query |= inexact(self.filters) | self.list_query | PAGING
         create, change = body_of(noun, self.properties, *self.required), body_of(noun, self.properties)
         add = self._add_route
-        add("list", "GET", many, self.index, f"List {table}.", query=query)
+        add("list", "GET", many, self.index, f"List {plural}.", query=query)
         add("get", "GET", one, self.show, f"Show a {noun}.", query=self.show_query)
         add("create", "POST", many, self.create, f"Create a {noun}.", body=create, status=201)
         add("update", "PATCH", one, self.update, f"Change a {noun}.", body=change)
@@ -129,7 +134,7 @@ class Resource:
 
     def rule(self, verb: str, row: Row | None = None) -> str:
         """The rule that decides about the object, or about all objects of the kind."""
-        return f"identity:{verb}_{self.table if verb == 'list' else self.noun}"
+        return f"identity:{verb}_{self.plural if verb == 'list' else self.noun}"
 
     def target(self, item_id: str, row: Row | None = None) -> Json | None:
         """The target of the rules, if they depend on the object. Without a row the object does not exist."""
@@ -147,6 +152,10 @@ class Resource:
             raise not_found(self.noun, item_id)
         return row
 
+    async def lock(self, ctx: Context, tx: Transaction, item_id: str) -> Row:
+        """The row, or 404; locked until the transaction ends."""
+        return await lock(tx, self.table, item_id)
+
     def authorize_list(self, ctx: Context) -> None:
         if self.target("") is not None:
             keys = ("target.domain_id", "target.domain.id", f"target.{self.noun}.domain_id")
@@ -160,10 +169,10 @@ class Resource:
         return {
             **extra,
             "id": row["id"],
-            "name": row["name"],
+            **({"name": row["name"]} if "name" in row else {}),
             **self.attributes(row),
             **options,
-            "links": {"self": link(ctx, f"{self.table}/{row['id']}")},
+            "links": {"self": link(ctx, f"{self.plural}/{row['id']}")},
         }
 
     def attributes(self, row: Row) -> Json:
@@ -178,7 +187,7 @@ class Resource:
 
     async def index(self, ctx: Context) -> Response:
         self.authorize_list(ctx)
-        return await list_page(ctx, self.table, self.where(ctx), self.view)
+        return await list_page(ctx, self.table, self.where(ctx), self.view, plural=self.plural, order=self.order)
 
     async def show(self, ctx: Context, item_id: str) -> Response:
         return Response({self.noun: self.view(ctx, await self.get(ctx, ctx.db, item_id))})
@@ -206,10 +215,8 @@ class Resource:
 
     async def values(self, body: Json) -> Json:
         """The columns that a body sets."""
-        values = {name: body[name] for name in self.columns if name in body}
-        if values.get("description", "") is None:
-            values["description"] = self.defaults["description"]
-        return values
+        given = {name: body[name] for name in self.columns if name in body}
+        return {name: self.defaults.get(name) if value is None else value for name, value in given.items()}
 
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
         await insert_row(tx, self.table, row)
@@ -220,9 +227,9 @@ class Resource:
         values = await self.values(body)
         with conflicts(self.noun, body.get("name", "")):
             async with write_transaction(ctx) as tx:
-                row = await lock(tx, self.table, item_id)
+                row = await self.lock(ctx, tx, item_id)
                 check_mutable(self.noun, row, body)
-                await self.check_update(tx, row, body)
+                await self.check_update(ctx, tx, row, body)
                 values["extra"] = _dump(_without_null(self._extra(orjson.loads(row["extra"]), body)))
                 await update(tx, self.table, item_id, values)
                 is_disabled = "enabled" in row and row["enabled"] and not values.get("enabled", True)
@@ -230,7 +237,7 @@ class Resource:
                     await self.revoke_tokens(ctx, tx, item_id)
         return Response({self.noun: self.view(ctx, {**row, **values})})
 
-    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
+    async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         pass
 
     async def revoke_tokens(self, ctx: Context, tx: Transaction, item_id: str) -> None:
@@ -246,7 +253,7 @@ class Resource:
     async def delete(self, ctx: Context, item_id: str) -> None:
         async with write_transaction(ctx) as tx:
             await self.get(ctx, tx, item_id, verb="delete")
-            row = await lock(tx, self.table, item_id)
+            row = await self.lock(ctx, tx, item_id)
             check_mutable(self.noun, row)
             await self.delete_dependents(ctx, tx, row)
             await tx.execute(f"DELETE FROM {self.table} WHERE id = $1", item_id)

@@ -59,7 +59,7 @@ class Roles(Resource):
             await get(tx, "domains", row["domain_id"])
         await super().insert(ctx, tx, row, body)
 
-    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
+    async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         if (body.get("domain_id") or row["domain_id"]) != row["domain_id"]:
             raise BadRequest("The attribute domain_id of a role cannot be changed.")
 

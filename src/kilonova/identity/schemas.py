@@ -9,6 +9,7 @@ SHORT_NAME: Json = {**NAME, "maxLength": 64}
 ID: Json = {"type": "string", "minLength": 1, "maxLength": 64}
 ID_OR_NULL: Json = {**ID, "type": ["string", "null"]}
 TEXT_OR_NULL: Json = {"type": ["string", "null"], "maxLength": 65535}
+SHORT_TEXT_OR_NULL: Json = {"type": ["string", "null"], "maxLength": 255}
 BOOLEAN: Json = {"type": "boolean"}
 TAGS: Json = {
     "type": "array",

@@ -69,7 +69,7 @@ class Users(Resource):
         await get(tx, "domains", row["domain_id"])
         await super().insert(ctx, tx, row, body)
 
-    async def check_update(self, tx: Transaction, row: Row, body: Json) -> None:
+    async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         if body.get("domain_id") not in (None, row["domain_id"]):
             raise BadRequest("The attribute domain_id of a user cannot be changed.")
 

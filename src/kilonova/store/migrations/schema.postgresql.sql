@@ -31,6 +31,31 @@ CREATE TABLE attempts (
 
 CREATE INDEX attempts_server ON attempts (server_id, id);
 
+CREATE TABLE catalog_endpoints (
+    id TEXT COLLATE "C" NOT NULL,
+    service_id TEXT COLLATE "C" NOT NULL,
+    region_id TEXT COLLATE "C",
+    interface TEXT COLLATE "C" NOT NULL,
+    url TEXT COLLATE "C" NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_catalog_endpoints PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_catalog_endpoints_region_id ON catalog_endpoints (region_id);
+
+CREATE INDEX ix_catalog_endpoints_service_id ON catalog_endpoints (service_id);
+
+CREATE TABLE catalog_services (
+    id TEXT COLLATE "C" NOT NULL,
+    type TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    description TEXT COLLATE "C" NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_catalog_services PRIMARY KEY (id)
+);
+
 CREATE TABLE consumers (
     uuid TEXT COLLATE "C" NOT NULL,
     project_id TEXT COLLATE "C" NOT NULL,
@@ -288,6 +313,16 @@ CREATE TABLE quotas (
     hard_limit BIGINT NOT NULL,
     CONSTRAINT pk_quotas PRIMARY KEY (project_id, resource)
 );
+
+CREATE TABLE regions (
+    id TEXT COLLATE "C" NOT NULL,
+    description TEXT COLLATE "C" NOT NULL,
+    parent_region_id TEXT COLLATE "C",
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_regions PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_regions_parent_region_id ON regions (parent_region_id);
 
 CREATE TABLE resource_classes (
     name TEXT COLLATE "C" NOT NULL,
@@ -1211,4 +1246,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0012');
+INSERT INTO alembic_version (version_num) VALUES ('0013');

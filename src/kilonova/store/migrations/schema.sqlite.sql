@@ -29,6 +29,31 @@ CREATE TABLE attempts (
 
 CREATE INDEX attempts_server ON attempts (server_id, id);
 
+CREATE TABLE catalog_endpoints (
+    id TEXT NOT NULL,
+    service_id TEXT NOT NULL,
+    region_id TEXT,
+    interface TEXT NOT NULL,
+    url TEXT NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_catalog_endpoints PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_catalog_endpoints_region_id ON catalog_endpoints (region_id);
+
+CREATE INDEX ix_catalog_endpoints_service_id ON catalog_endpoints (service_id);
+
+CREATE TABLE catalog_services (
+    id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_catalog_services PRIMARY KEY (id)
+);
+
 CREATE TABLE consumers (
     uuid TEXT NOT NULL,
     project_id TEXT NOT NULL,
@@ -283,6 +308,16 @@ CREATE TABLE quotas (
     hard_limit BIGINT NOT NULL,
     CONSTRAINT pk_quotas PRIMARY KEY (project_id, resource)
 );
+
+CREATE TABLE regions (
+    id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    parent_region_id TEXT,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_regions PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_regions_parent_region_id ON regions (parent_region_id);
 
 CREATE TABLE resource_classes (
     name TEXT NOT NULL,
@@ -1206,4 +1241,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0012');
+INSERT INTO alembic_version (version_num) VALUES ('0013');

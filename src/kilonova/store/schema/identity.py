@@ -120,6 +120,43 @@ group_role_assignments = Table(
     Index(None, "role_id"),
 )
 
+# Entries of the catalogue beside those of the cloud's own services, which come from the configuration. So references to
+# services and regions have no foreign keys.
+regions = Table(
+    "regions",
+    metadata,
+    ident(),
+    string("description"),
+    string("parent_region_id", nullable=True),
+    document("extra"),
+    Index(None, "parent_region_id"),
+)
+
+catalog_services = Table(
+    "catalog_services",
+    metadata,
+    ident(),
+    string("type"),
+    string("name"),
+    string("description"),
+    flag("enabled"),
+    document("extra"),
+)
+
+catalog_endpoints = Table(
+    "catalog_endpoints",
+    metadata,
+    ident(),
+    string("service_id"),
+    string("region_id", nullable=True),
+    string("interface"),
+    string("url"),
+    flag("enabled"),
+    document("extra"),
+    Index(None, "service_id"),
+    Index(None, "region_id"),
+)
+
 # Tokens of the subject issued until `issued_until` are revoked. A row can be deleted when all of them have expired.
 revocations = Table(
     "revocations",
