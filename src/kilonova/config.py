@@ -56,11 +56,13 @@ class Identity(msgspec.Struct, forbid_unknown_fields=True):
     """The built-in identity service. `auth_url` is for a real Keystone; this release refuses it.
 
     `token_keys` sign tokens, newest first. Set them if API processes share no data directory; without them each process
-    keeps its keys in its data directory.
+    keeps its keys in its data directory. `credential_keys` encrypt the credentials that users store, newest first. With
+    `token_keys` they are needed to store credentials.
     """
 
     token_seconds: int = 3600
     token_keys: list[str] = []
+    credential_keys: list[str] = []
     region: str = "RegionOne"
     auth_url: str = ""
 
@@ -427,6 +429,7 @@ _LISTS = frozenset(
         "isolated_hosts",
         "isolated_images",
         "token_keys",
+        "credential_keys",
         "allowed_origin",
         "allow_headers",
         "blocked_addresses",

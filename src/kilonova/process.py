@@ -161,7 +161,7 @@ class Process:
     async def _set_up_identity(self, db: store.Database) -> None:
         """Create the users with their passwords, the token validator and the tickets of hosts."""
         from kilonova.identity.seed import seed, user_names
-        from kilonova.identity.token_keys import key_ring
+        from kilonova.identity.token_keys import credential_key_ring, key_ring
         from kilonova.identity.token_provider import TokenProvider
         from kilonova.image.tickets import image_tickets
 
@@ -178,8 +178,9 @@ class Process:
         try:
             keys = key_ring(self.config)
             self.services.image_tickets = image_tickets(key_ring(self.config).source)
+            self.services.credential_keys = credential_key_ring(self.config)
         except (OSError, ValueError) as error:
-            raise CannotStart(f"token keys: {error}") from None
+            raise CannotStart(f"keys: {error}") from None
         self.token_keys = keys
         self.reloads.add("token keys", keys.reload)
         self.services.tokens = TokenProvider(db, keys, token_seconds=self.config.identity.token_seconds)

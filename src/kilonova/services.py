@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kilonova.http.rate_limits import RateLimits
     from kilonova.identity.client import IdentityClient
     from kilonova.identity.login_brake import LoginBrake
+    from kilonova.identity.token_keys import KeyRing
     from kilonova.image.client import ImageClient
     from kilonova.image.tickets import ImageTicket
     from kilonova.network.client import NetworkClient
@@ -65,5 +66,7 @@ class Services:
         # Created by the first request and the first login.
         self.rate_limits: RateLimits | None = None
         self.login_brake: LoginBrake | None = None
+        # Encrypt stored credentials; None if the configuration lacks them.
+        self.credential_keys: KeyRing | None = None
         # Limits concurrent copies of volumes. Created by the first copy.
         self.copy_slots: asyncio.Semaphore | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+from base64 import b64encode
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,15 @@ import pytest
 
 from kilonova.http.client import ClientResponse
 from kilonova.identity import build, passwords
+from kilonova.identity.credentials import ec2_id
 from kilonova.policy.identity import RULES
 from tests.authorization.support import Comparison, Part, check_readers_write_nothing, check_rules
 from tests.identity.support import SYSTEM, Cloud, password_auth, project_scope
 from tests.identity.support import cloud as identity_cloud
+from tests.identity.test_ec2_tokens import new_keys, signed
 from tests.support import run
 
+MEMBERS = [key for key in build().routes if "/groups/{group_id}/users" in key]
 USER_GRANTS = [key for key in build().routes if "{user_id}/roles" in key]
 NAMES = {
     "reader": "demo-reader",
@@ -54,10 +59,28 @@ async def create_callers(c: Cloud, admin: str) -> dict[str, tuple[str, str]]:
     }
 
 
+# Placeholders of the caller's own credential, in paths.
+MINE = {"OS-EC2/credential_id": "MY-KEY", "credentials/credential_id": "MY-CREDENTIAL"}
+
+
+async def create_credentials(c: Cloud, admin: str, user_id: str, project_id: str) -> dict[str, str]:
+    """A credential of the user, by its access key and its id."""
+    access = (await new_keys(c, admin, user_id, project_id))["access"]
+    return {"OS-EC2/credential_id": access, "credentials/credential_id": ec2_id(access)}
+
+
+async def signed_requests(c: Cloud, admin: str, user_id: str, project_id: str) -> dict[str, Any]:
+    """Bodies of requests for tokens, signed with a credential of the user."""
+    keys = await new_keys(c, admin, user_id, project_id)
+    signature = b64encode(hmac.digest(keys["secret"].encode(), b"text", "sha1")).decode()
+    s3_request = {"access": keys["access"], "token": b64encode(b"text").decode(), "signature": signature}
+    return {"POST /v3/ec2tokens": signed(keys, 4), "POST /v3/s3tokens": {"credentials": s3_request}}
+
+
 async def create_objects(
     c: Cloud, admin: str, project_id: str, domain_id: str, user_id: str, members: Collection[str]
 ) -> dict[str, Any]:
-    """The user and a group with the members have a role on the system, the project and the domain."""
+    """The user and a group have a role on the system, the project and the domain. Another group has the members."""
 
     async def make(noun: str, **values: Any) -> str:
         return str((await c.ok("POST", f"/v3/{noun}s", admin, {noun: values}))[noun]["id"])
@@ -66,9 +89,9 @@ async def create_objects(
     role, implied = await c.ident("role", "member"), await make("role", name=f"implied-{project_id}")
     await c.ok("PUT", f"/v3/roles/{role}/implies/{implied}", admin, status=201)
     await c.ok("PUT", f"/v3/projects/{project_id}/tags/tag", admin, status=201)
-    group = await make("group", name="g", domain_id=domain_id)
+    group, crew = [await make("group", name=name, domain_id=domain_id) for name in ("group", "crew")]
     for member in members:
-        await c.ok("PUT", f"/v3/groups/{group}/users/{member}", admin, status=204)
+        await c.ok("PUT", f"/v3/groups/{crew}/users/{member}", admin, status=204)
     for actor in (f"users/{user_id}", f"groups/{group}"):
         for scope in (f"projects/{project_id}", f"domains/{domain_id}", "system"):
             await c.ok("PUT", f"/v3/{scope}/{actor}/roles/{role}", admin, status=204)
@@ -81,6 +104,7 @@ async def create_objects(
         "domain_id": domain_id,
         "project_id": project_id,
         "group_id": group,
+        "crew": crew,
         "role_id": role,
         "implied_id": implied,
         "service_id": service,
@@ -110,6 +134,9 @@ def parts(project_id: str, domain_role: str) -> list[Part]:
 
 def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
     return {
+        **names["signed"],
+        "POST /v3/credentials": {"credential": {"type": "t", "blob": "b", "user_id": names["user_id"]}},
+        "POST /v3/users/{user_id}/credentials/OS-EC2": {"tenant_id": names["project_id"]},
         "POST /v3/auth/tokens": password_auth("admin", scope=project_scope("admin")),
         "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
         "POST /v3/roles": {"role": {"name": "new"}},
@@ -144,11 +171,20 @@ def test_answers_match_the_page(sqlite_url: str, tmp_path: Path, monkeypatch: py
             issued = await c.authenticate({"auth": {"identity": login, "scope": {"project": {"id": project}}}})
             theirs = issued.headers["x-subject-token"]
 
+            own["signed"] = other["signed"] = await signed_requests(c, admin, fellow, demo)
+            other |= await create_credentials(c, admin, user, project)
+            keys = {caller: await create_credentials(c, admin, each, demo) for caller, (_, each) in callers.items()}
+
             async def call(
                 caller: str | None, method: str, path: str, version: str | None, body: Any
             ) -> ClientResponse:
-                """The own user and the own token are those of the caller."""
+                """The own user, the own token and the own credentials are those of the caller."""
                 token, user_id = callers[caller] if caller else (None, "nobody")
+                for name, value in keys.get(caller or "", {}).items():
+                    path = path.replace(MINE[name], value)
+                if (method, path) == ("POST", "/v3/credentials"):
+                    owner = user if body["credential"]["user_id"] == "THEIRS" else user_id
+                    body = {"credential": {**body["credential"], "user_id": owner}}
                 subject = theirs if "THEIRS" in path else token or "nobody"
                 if caller and path.endswith("/password"):
                     body = {"user": {"password": "y", "original_password": f"secret of {NAMES[caller]}"}}
@@ -159,11 +195,12 @@ def test_answers_match_the_page(sqlite_url: str, tmp_path: Path, monkeypatch: py
                 build(),
                 c.services,
                 call,
-                {**own, "user_id": "OWN"},
+                {**own, **MINE, "user_id": "OWN"},
                 {**other, "user_id": "THEIRS"},
                 bodies,
                 parts=parts(demo, domain_role),
                 special={
+                    **dict.fromkeys(MEMBERS, ({"group_id": own["crew"]}, {"group_id": other["crew"]})),
                     **dict.fromkeys(USER_GRANTS, ({"user_id": fellow}, {"user_id": "THEIRS"})),
                     "DELETE /v3/domains/{domain_id}": ({"domain_id": disabled_id}, {"domain_id": disabled_id}),
                 },
@@ -182,5 +219,13 @@ def test_readers_write_nothing() -> None:
         {
             "DELETE /v3/auth/tokens": "everybody may revoke the own token",
             "POST /v3/users/{user_id}/password": "everybody may change the own password",
+            **dict.fromkeys(
+                (
+                    "POST /v3/credentials",
+                    "PATCH /v3/credentials/{credential_id}",
+                    "DELETE /v3/credentials/{credential_id}",
+                ),
+                "everybody may store own credentials",
+            ),
         },
     )

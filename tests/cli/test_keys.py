@@ -89,3 +89,28 @@ def test_configured_keys_are_not_changed(tmp_path: Path) -> None:
         missing = kilonova("keys", command, "--data", str(tmp_path))
         assert "fernet.keys does not exist" in missing.stderr
     assert [entry.name for entry in tmp_path.iterdir()] == ["kilonova.toml"]
+
+
+def test_credentials_survive_rotations_of_their_keys(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data") as cloud:
+        data, client = str(cloud.data), cloud.client()
+        missing = kilonova("keys", "rotate-credentials", "--data", data)
+        assert missing.returncode == 1
+        assert "credential.keys does not exist" in missing.stderr
+        body = {"credential": {"type": "totp", "blob": "hidden text"}}
+        made = client.post("identity", "/credentials", body).json()["credential"]
+        keys = cloud.data / "credential.keys"
+        first = keys.read_text()
+        for _ in range(3):
+            rotated = kilonova("keys", "rotate-credentials", "--data", data)
+            assert rotated.stdout == "encrypted   1 credentials with the newest key\n", rotated.stderr
+            shown = client.get("identity", f"/credentials/{made['id']}").json()["credential"]
+            assert shown["blob"] == "hidden text"
+        # Only the newest key and the one before it are left.
+        assert len(keys.read_text().splitlines()) == 2
+        assert first.split()[0] not in keys.read_text()
+        keys.write_text(first)
+        refused = kilonova("keys", "rotate-credentials", "--data", data)
+        assert refused.returncode == 1
+        assert made["id"] in refused.stderr
+        assert first in keys.read_text(), "no key is dropped"

@@ -25,6 +25,7 @@ from tests.fuzz.resources import ApiCaller, create_resources, status_of, wait_un
 from tests.fuzz.routes import REMOVED, RouteWalker
 from tests.identity.support import cloud as identity_cloud
 from tests.identity.support import password_auth, project_scope
+from tests.identity.test_ec2_tokens import new_keys, signed
 from tests.support import run
 from tests.support.audit import from_client, recorded_events
 from tests.support.cloud import ADMIN, DEMO
@@ -386,7 +387,10 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
                     await c.ok("PUT", inherited, token, status=204)
             service, region = await make("service", type="t"), await make("region", id="West")
             values = {"service_id": service, "interface": "public", "url": "http://x"}
+            keys = await new_keys(c, token, user, project)
             names = {
+                "OS-EC2/credential_id": keys["access"],
+                "credential_id": await make("credential", type="t", blob="b"),
                 "domain_id": domain,
                 "group_id": group,
                 "user_id": user,
@@ -401,6 +405,7 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             bodies = {
                 "POST /v3/auth/tokens": password_auth("admin", scope=project_scope("admin")),
                 "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
+                "POST /v3/ec2tokens": signed(keys, 4),
             }
             await visit(RouteWalker(build_identity(), call, names, bodies), c.services)
 

@@ -120,6 +120,7 @@ async def cloud(database_url: str, data: Path, policy: Path | None = None) -> As
         services.config = Config(data=str(data))
         services.db = db
         services.policy = Policy(policy)
+        services.credential_keys = KeyRing(KeyFile(data / "credential-keys"), "credentials")
         tokens = TokenProvider(db, KeyRing(KeyFile(data / "token-keys")))
         services.tokens = tokens
         yield Cloud(services, tokens)

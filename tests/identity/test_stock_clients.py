@@ -277,3 +277,18 @@ def test_registered_service_is_found_by_stock_clients(server: Server, command: C
     _do(command, "service", "delete", "optimizer")
     assert command("endpoint", "show", endpoint_id) == 1
     assert command("service", "delete", "nova", "--quiet") == 1
+
+
+def test_openstack_command_manages_credentials(server: Server, command: Command) -> None:
+    as_demo = {"user": "demo", "project": "demo"}
+    made = command("ec2", "credentials", "create", **as_demo)
+    assert [entry["Access"] for entry in command("ec2", "credentials", "list", **as_demo)] == [made["access"]]
+    assert command("ec2", "credentials", "show", made["access"], **as_demo)["secret"] == made["secret"]
+    stored = command("credential", "create", "demo", "a secret", "--type", "totp")
+    assert command("credential", "show", stored["id"])["blob"] == "a secret"
+    _do(command, "credential", "set", stored["id"], "--user", "demo", "--type", "totp", "--data", "another")
+    types = {entry["Type"] for entry in command("credential", "list", "--user", "demo")}
+    assert types == {"ec2", "totp"}
+    _do(command, "credential", "delete", stored["id"])
+    assert not command("ec2", "credentials", "delete", made["access"], "--quiet", **as_demo)
+    assert command("credential", "list", "--user", "demo") == []

@@ -1,7 +1,8 @@
-"""`kilonova keys`: lists and rotates the keys that sign tokens."""
+"""`kilonova keys`: lists and rotates the keys that sign tokens, and those that encrypt stored credentials."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def keys() -> None:
-    """List and rotate the keys that sign tokens."""
+    """List and rotate the keys that sign tokens, and those that encrypt stored credentials."""
 
 
 @keys.command("list")
@@ -61,9 +62,53 @@ def rotate(file: Path | None, drop_old_keys: bool, **flags: object) -> None:
     click.echo(f"dropped     {_ids(dropped)}")
 
 
+@keys.command("rotate-credentials")
+@options.combine(options.data, options.database, options.file)
+def rotate_credentials(file: Path | None, **flags: object) -> None:
+    """Make a new key for stored credentials, and encrypt all of them with it. The cloud may be running.
+
+    The key before it is kept for processes that use it at this moment; the next rotation drops it. If
+    identity.credential_keys has the keys, only encrypt all credentials with the first one.
+    """
+    from kilonova.store import StoreError
+
+    config = options.load(file, **flags)
+    try:
+        credentials, lost = asyncio.run(_rotate_credentials(config))
+    except (StoreError, OSError, ValueError) as error:
+        raise options.Failure(str(error)) from None
+    click.echo(f"encrypted   {credentials} credentials with the newest key")
+    if lost:
+        raise options.Failure(f"no key decrypts the credentials {', '.join(lost)}; older keys were not dropped")
+
+
+async def _rotate_credentials(config: Config) -> tuple[int, list[str]]:
+    from kilonova.identity.credentials import encrypt_again
+    from kilonova.identity.token_keys import CREDENTIALS_FILE_NAME, KeyFile, credential_key_ring
+    from kilonova.store import check, open_database
+
+    ring = credential_key_ring(config)
+    if ring is None:
+        raise options.Failure("identity.token_keys is set, but not identity.credential_keys: there are no credentials")
+    path = config.data_dir / CREDENTIALS_FILE_NAME
+    if isinstance(ring.source, KeyFile):
+        if not path.exists():
+            raise options.Failure(f"--data: {path} does not exist; the first stored credential creates it")
+        ring.source.rotate(float("inf"))
+    db = await open_database(config.database_url)
+    try:
+        await check(db)
+        credentials, lost = await encrypt_again(db, ring)
+    finally:
+        await db.close()
+    if isinstance(ring.source, KeyFile) and not lost:
+        ring.source.keep(2)
+    return credentials, lost
+
+
 @keys.command()
 def generate() -> None:
-    """Print a new key for the setting identity.token_keys."""
+    """Print a new key for the settings identity.token_keys and identity.credential_keys."""
     from kilonova.identity.token_keys import new_key
 
     click.echo(new_key())

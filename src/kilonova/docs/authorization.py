@@ -169,7 +169,7 @@ def targets(caller: Credentials) -> tuple[dict[str, object], dict[str, object]]:
 def _target(project: str, user: str, domain: str) -> dict[str, object]:
     return {
         **dict.fromkeys(("project_id", "tenant_id", "owner", "member_id", "target.project.id"), project),
-        **dict.fromkeys(("user_id", "target.user.id", "target.token.user_id"), user),
+        **dict.fromkeys(("user_id", "target.user.id", "target.token.user_id", "target.credential.user_id"), user),
         **dict.fromkeys(("network:project_id", "network:tenant_id"), project),
         **dict.fromkeys(("target.domain.id", "target.domain_id"), domain),
         **{f"target.{noun}.domain_id": domain for noun in ("user", "group", "project")},

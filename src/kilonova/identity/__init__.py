@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 NOUNS = (
     "auth",
     "catalog",
+    "credentials",
     "domains",
+    "ec2_credentials",
+    "ec2_tokens",
     "endpoints",
     "grants",
     "groups",

@@ -16,7 +16,7 @@ from kilonova.identity.logins import LoginRefused, audited_refusals, check_passw
 from kilonova.identity.projects import PROJECTS
 from kilonova.identity.resources import token_validator, write_transaction
 from kilonova.identity.schemas import BOOLEAN, QUERY_FLAG
-from kilonova.identity.token import METHODS, SYSTEM, UNSCOPED, Scope, Token
+from kilonova.identity.token import LOGIN_METHODS, SYSTEM, UNSCOPED, Scope, Token
 from kilonova.identity.token_provider import effective_roles, revoke
 from kilonova.store import Database, Row
 
@@ -78,7 +78,7 @@ async def authenticate(ctx: Context) -> Response:
     with audited_refusals(ctx):
         text, token = await _log_in(ctx, ctx.body["auth"])
     ctx.token = token
-    return Response(await _token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(await token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
@@ -96,7 +96,7 @@ async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
 
 
 async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUser:
-    if method not in METHODS:
+    if method not in LOGIN_METHODS:
         raise Unauthorized("Attempted to authenticate with an unsupported method.")
     if method not in identity:
         raise BadRequest(f"Expecting to find {method} in identity: it is named in methods.")
@@ -194,7 +194,7 @@ async def _issue(ctx: Context, proven: list[_ProvenUser], scope: Scope, methods:
     return issued
 
 
-async def _token_view(ctx: Context, token: Token) -> Json:
+async def token_view(ctx: Context, token: Token) -> Json:
     shown: Json = {
         "methods": list(token.methods),
         "user": {
@@ -249,7 +249,7 @@ _VALIDATE: Json = {"nocatalog": QUERY_FLAG, "allow_expired": QUERY_FLAG}
 async def validate(ctx: Context) -> Response:
     """Validate and show a token."""
     text, token = await _subject(ctx, "identity:validate_token")
-    return Response(await _token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
+    return Response(await token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 @api.route("HEAD", "/v3/auth/tokens", checks=["identity:check_token"], query=_VALIDATE)

@@ -42,11 +42,10 @@ class Domains(Resource):
     async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
         if row["enabled"]:
             raise Forbidden("Cannot delete a domain that is enabled, please disable it first.")
-        domain_id = row["id"]
+        domain_id, projects = row["id"], "SELECT id FROM projects WHERE domain_id = $1"
         await delete_assignments(
             tx,
-            "target_kind IN ('project', 'inherited_project') AND target_id IN "
-            "(SELECT id FROM projects WHERE domain_id = $1)",
+            f"target_kind IN ('project', 'inherited_project') AND target_id IN ({projects})",
             domain_id,
         )
         await delete_assignments(tx, "target_kind IN ('domain', 'inherited') AND target_id = $1", domain_id)

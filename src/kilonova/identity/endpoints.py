@@ -43,11 +43,11 @@ class Endpoints(CatalogEntries):
     def attributes(self, row: Row) -> Json:
         return {**super().attributes(row), "region": row["region_id"]}
 
-    async def values(self, body: Json) -> Json:
+    async def values(self, ctx: Context, body: Json) -> Json:
         for name in SUBSTITUTION.findall(body.get("url", "")):
             if name not in SUBSTITUTES:
                 raise BadRequest(f"url: %({name})s is not known; known are {', '.join(SUBSTITUTES)}.")
-        values = await super().values(body)
+        values = await super().values(ctx, body)
         if body.get("region") is not None and body.get("region_id") is None:
             values["region_id"] = body["region"]
         return values

@@ -93,8 +93,8 @@ class Projects(Resource):
         keep = (lambda row: _matches_tags(wanted, row)) if wanted else None
         return await list_page(ctx, self.table, self.where(ctx), self.view, keep)
 
-    async def values(self, body: Json) -> Json:
-        values = await super().values(body)
+    async def values(self, ctx: Context, body: Json) -> Json:
+        values = await super().values(ctx, body)
         return {**values, "tags": orjson.dumps(body["tags"]).decode()} if "tags" in body else values
 
     async def place(self, ctx: Context, body: Json) -> Json:

@@ -201,7 +201,7 @@ class Resource:
             "id": new_id(),
             **self.defaults,
             **placed,
-            **await self.values(body),
+            **await self.values(ctx, body),
             "extra": _dump(self._extra({}, body)),
         }
         with conflicts(self.noun, body.get("name", row["id"])):
@@ -213,7 +213,7 @@ class Resource:
         """The columns that say where a new object belongs. They are checked when it is inserted."""
         return {}
 
-    async def values(self, body: Json) -> Json:
+    async def values(self, ctx: Context, body: Json) -> Json:
         """The columns that a body sets."""
         given = {name: body[name] for name in self.columns if name in body}
         return {name: self.defaults.get(name) if value is None else value for name, value in given.items()}
@@ -224,7 +224,7 @@ class Resource:
     async def update(self, ctx: Context, item_id: str) -> Response:
         body = ctx.body[self.noun]
         await self.get(ctx, ctx.db, item_id, verb="update")
-        values = await self.values(body)
+        values = await self.values(ctx, body)
         with conflicts(self.noun, body.get("name", "")):
             async with write_transaction(ctx) as tx:
                 row = await self.lock(ctx, tx, item_id)

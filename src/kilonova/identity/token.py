@@ -10,7 +10,9 @@ import msgspec
 
 from kilonova.policy.credentials import Credentials
 
-METHODS = ("password", "token")
+# By which users log in, and all of which tokens say that they were issued for.
+LOGIN_METHODS = ("password", "token")
+METHODS = (*LOGIN_METHODS, "ec2credential")
 
 
 class Token(Credentials, frozen=True, kw_only=True):

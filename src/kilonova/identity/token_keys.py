@@ -1,4 +1,4 @@
-"""The Fernet keys of tokens: the first key encrypts, all keys decrypt."""
+"""The Fernet keys of tokens and of stored credentials: the first key encrypts, all keys decrypt."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME = "fernet.keys"
+CREDENTIALS_FILE_NAME = "credential.keys"
 
 
 class Key(NamedTuple):
@@ -107,6 +108,11 @@ class KeyFile:
             self._write(keys)
         return keys, [key for key in old if key not in kept]
 
+    def keep(self, count: int) -> None:
+        """Drop all keys but the newest ones."""
+        with self._locked():
+            self._write(self.load()[:count])
+
     def _parse(self, text: str, written_at: float) -> list[Key]:
         keys: list[Key] = []
         for number, line in enumerate(text.splitlines(), 1):
@@ -156,8 +162,9 @@ def _stamp(found: os.stat_result) -> tuple[int, int]:
 class KeyRing:
     """Encrypts and decrypts with the current keys of a source."""
 
-    def __init__(self, source: KeySource) -> None:
+    def __init__(self, source: KeySource, purpose: str = "tokens") -> None:
         self.source = source
+        self._purpose = purpose
         self._fernet: MultiFernet | None = None
         self._listeners: list[Callable[[], None]] = []
 
@@ -172,9 +179,9 @@ class KeyRing:
         try:
             self._fernet = self._load()
         except (OSError, ValueError) as error:
-            log.error("the keys of tokens cannot be read, so the former keys stay in use: %s", error)
+            log.error("the keys of %s cannot be read, so the former keys stay in use: %s", self._purpose, error)
             return
-        log.info("the keys of tokens have changed")
+        log.info("the keys of %s have changed", self._purpose)
         for listener in self._listeners:
             listener()
 
@@ -205,15 +212,31 @@ class KeyRing:
 
 def key_ring(config: Config) -> KeyRing:
     """The keys of the configuration, or those of the data directory. Raises ValueError for an invalid key."""
-    given = config.identity.token_keys
-    for index, key in enumerate(given):
-        if not is_key(key):
-            raise ValueError(f"identity.token_keys: key {index + 1} is not 32 bytes in URL-safe base64")
+    given = _configured("token_keys", config.identity.token_keys)
     if given:
-        return KeyRing(ConfiguredKeys(given))
+        return given
     file = KeyFile(config.data_dir / FILE_NAME)
     file.load()
     return KeyRing(file)
+
+
+def credential_key_ring(config: Config) -> KeyRing | None:
+    """The keys of stored credentials. The file is created when the first credential is stored.
+
+    None if they are unknown: processes with configured token keys may share no directory, so each would make its own.
+    Raises ValueError for an invalid key.
+    """
+    given = _configured("credential_keys", config.identity.credential_keys)
+    if given or config.identity.token_keys:
+        return given
+    return KeyRing(KeyFile(config.data_dir / CREDENTIALS_FILE_NAME), "credentials")
+
+
+def _configured(setting: str, keys: Sequence[str]) -> KeyRing | None:
+    for index, key in enumerate(keys):
+        if not is_key(key):
+            raise ValueError(f"identity.{setting}: key {index + 1} is not 32 bytes in URL-safe base64")
+    return KeyRing(ConfiguredKeys(keys)) if keys else None
 
 
 def is_key(text: str) -> bool:

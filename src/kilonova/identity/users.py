@@ -54,8 +54,8 @@ class Users(Resource):
             shown["default_project_id"] = row["default_project_id"]
         return shown
 
-    async def values(self, body: Json) -> Json:
-        values = await super().values(body)
+    async def values(self, ctx: Context, body: Json) -> Json:
+        values = await super().values(ctx, body)
         if "password" in body:
             password = body["password"]
             values["password_hash"] = await passwords.hash_password(password) if password is not None else None

@@ -13,6 +13,7 @@ OWN_DOMAIN = (
     | Match("project_domain_id", "%(target.domain.id)s")
     | Match("domain_id", "%(target.domain.id)s")
 )
+CREDENTIAL_OWNER = Match("user_id", "%(target.credential.user_id)s")
 TOKEN_SUBJECT = Match("user_id", "%(target.token.user_id)s")
 
 
@@ -72,6 +73,17 @@ RULES: tuple[Rule, ...] = rules(
     ("update_user", manager_of("user"), "Change a user."),
     ("delete_user", manager_of("user"), "Delete a user."),
     ("change_password", SELF, "Change the own password, giving the old one."),
+    ("get_credential", READER | CREDENTIAL_OWNER, "Show a credential."),
+    ("list_credentials", READER | CREDENTIAL_OWNER, "List credentials."),
+    ("create_credential", ADMIN | CREDENTIAL_OWNER, "Store a credential."),
+    ("update_credential", ADMIN | CREDENTIAL_OWNER, "Change a credential."),
+    ("delete_credential", ADMIN | CREDENTIAL_OWNER, "Delete a credential."),
+    ("ec2_get_credential", READER | CREDENTIAL_OWNER, "Show an EC2 credential."),
+    ("ec2_list_credentials", READER | SELF, "List the EC2 credentials of a user."),
+    ("ec2_create_credential", ADMIN | (Role("member") & CREDENTIAL_OWNER), "Create an EC2 credential."),
+    ("ec2_delete_credential", ADMIN | (Role("member") & CREDENTIAL_OWNER), "Delete an EC2 credential."),
+    ("ec2tokens_validate", SERVICE_OR_ADMIN, "Get a token for a request that is signed with an EC2 credential."),
+    ("s3tokens_validate", SERVICE_OR_ADMIN, "Get a token for an S3 request that is signed with an EC2 credential."),
     ("list_groups", reader_of("group"), "List groups."),
     ("list_groups_for_user", reader_of("user") | SELF, "List the groups a user is in."),
     ("get_group", reader_of("group"), "Show a group."),

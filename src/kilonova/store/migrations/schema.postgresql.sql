@@ -1011,6 +1011,22 @@ CREATE TABLE allocations (
 
 CREATE INDEX allocations_provider ON allocations (provider_id, resource_class, used);
 
+CREATE TABLE credentials (
+    id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C",
+    type TEXT COLLATE "C" NOT NULL,
+    encrypted_blob TEXT COLLATE "C" NOT NULL,
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_credentials PRIMARY KEY (id),
+    CONSTRAINT fk_credentials_user_id FOREIGN KEY(user_id) REFERENCES users (id) ON DELETE CASCADE,
+    CONSTRAINT fk_credentials_project_id FOREIGN KEY(project_id) REFERENCES projects (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_credentials_project_id ON credentials (project_id);
+
+CREATE INDEX ix_credentials_user_id ON credentials (user_id);
+
 CREATE TABLE group_members (
     group_id TEXT COLLATE "C" NOT NULL,
     user_id TEXT COLLATE "C" NOT NULL,
@@ -1246,4 +1262,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0013');
+INSERT INTO alembic_version (version_num) VALUES ('0014');

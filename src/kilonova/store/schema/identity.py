@@ -120,6 +120,20 @@ group_role_assignments = Table(
     Index(None, "role_id"),
 )
 
+credentials = Table(
+    "credentials",
+    metadata,
+    ident(),
+    reference("user_id", "users.id", ondelete="CASCADE"),
+    reference("project_id", "projects.id", nullable=True, ondelete="CASCADE"),
+    string("type"),
+    # Encrypted with the credential keys.
+    string("encrypted_blob"),
+    document("extra"),
+    Index(None, "user_id"),
+    Index(None, "project_id"),
+)
+
 # Entries of the catalogue beside those of the cloud's own services, which come from the configuration. So references to
 # services and regions have no foreign keys.
 regions = Table(
