@@ -18,6 +18,7 @@ from tests.authorization.support import Comparison, Part, check_readers_write_no
 from tests.identity.support import SYSTEM, Cloud, password_auth, project_scope
 from tests.identity.support import cloud as identity_cloud
 from tests.identity.test_ec2_tokens import new_keys, signed
+from tests.identity.test_limits import create
 from tests.support import run
 
 MEMBERS = [key for key in build().routes if "/groups/{group_id}/users" in key]
@@ -100,7 +101,15 @@ async def create_objects(
             await c.ok("PUT", inherited, admin, status=204)
     service, region = await make("service", type="t"), await make("region")
     values = {"service_id": service, "interface": "public", "url": "http://x"}
+    limited = await make("service", type="limited")
+    of = {"service_id": limited, "resource_name": "cores"}
+    registered = {**of, "default_limit": 1}
+    _, unused = await create(c, admin, "registered_limit", registered, {**registered, "resource_name": "ram"})
+    (limit,) = await create(c, admin, "limit", {**of, "project_id": project_id, "resource_limit": 2})
     return {
+        "limit_id": limit["id"],
+        "registered_limit_id": unused["id"],
+        "limited": limited,
         "domain_id": domain_id,
         "project_id": project_id,
         "group_id": group,
@@ -143,6 +152,17 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
         "POST /v3/endpoints": {
             "endpoint": {"service_id": names["service_id"], "interface": "admin", "url": "http://y"}
         },
+        "POST /v3/limits": {
+            "limits": [
+                {
+                    "service_id": names["limited"],
+                    "resource_name": "cores",
+                    "resource_limit": 3,
+                    "domain_id": names["domain_id"],
+                }
+            ]
+        },
+        "PATCH /v3/limits/{limit_id}": {"limit": {"resource_limit": 4}},
         "PATCH /v3/endpoints/{endpoint_id}": {"endpoint": {"enabled": False}},
         "PUT /v3/regions/{region_id}": {"region": {}},
     }

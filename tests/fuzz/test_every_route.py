@@ -26,6 +26,7 @@ from tests.fuzz.routes import REMOVED, RouteWalker
 from tests.identity.support import cloud as identity_cloud
 from tests.identity.support import password_auth, project_scope
 from tests.identity.test_ec2_tokens import new_keys, signed
+from tests.identity.test_limits import create as create_limits
 from tests.support import run
 from tests.support.audit import from_client, recorded_events
 from tests.support.cloud import ADMIN, DEMO
@@ -388,9 +389,14 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             service, region = await make("service", type="t"), await make("region", id="West")
             values = {"service_id": service, "interface": "public", "url": "http://x"}
             keys = await new_keys(c, token, user, project)
+            of = {"service_id": service, "resource_name": "cores"}
+            (registered,) = await create_limits(c, token, "registered_limit", {**of, "default_limit": 1})
+            (limit,) = await create_limits(c, token, "limit", {**of, "project_id": project, "resource_limit": 2})
             names = {
                 "OS-EC2/credential_id": keys["access"],
                 "credential_id": await make("credential", type="t", blob="b"),
+                "limit_id": limit["id"],
+                "registered_limit_id": registered["id"],
                 "domain_id": domain,
                 "group_id": group,
                 "user_id": user,

@@ -292,3 +292,17 @@ def test_openstack_command_manages_credentials(server: Server, command: Command)
     _do(command, "credential", "delete", stored["id"])
     assert not command("ec2", "credentials", "delete", made["access"], "--quiet", **as_demo)
     assert command("credential", "list", "--user", "demo") == []
+
+
+def test_openstack_command_manages_limits(server: Server, command: Command) -> None:
+    command("service", "create", "limited", "--name", "limited")
+    of_service = ("--service", "limited", "cores")
+    registered = command("registered", "limit", "create", "--default-limit", "10", *of_service)
+    assert registered["default_limit"] == 10
+    limit = command("limit", "create", "--project", "demo", "--resource-limit", "20", *of_service)
+    assert command("limit", "set", limit["id"], "--resource-limit", "30")["resource_limit"] == 30
+    assert [entry["Resource Limit"] for entry in command("limit", "list")] == [30]
+    assert [entry["Default Limit"] for entry in command("registered", "limit", "list")] == [10]
+    _do(command, "limit", "delete", limit["id"])
+    _do(command, "registered", "limit", "delete", registered["id"])
+    _do(command, "service", "delete", "limited")

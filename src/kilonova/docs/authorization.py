@@ -173,6 +173,8 @@ def _target(project: str, user: str, domain: str) -> dict[str, object]:
         **dict.fromkeys(("network:project_id", "network:tenant_id"), project),
         **dict.fromkeys(("target.domain.id", "target.domain_id"), domain),
         **{f"target.{noun}.domain_id": domain for noun in ("user", "group", "project")},
+        "target.limit.project_id": project,
+        "target.limit.project.domain_id": domain,
         "target.role.name": "member",
         "visibility": "private",
         "shared": False,

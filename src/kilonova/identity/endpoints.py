@@ -11,11 +11,9 @@ from kilonova.identity.api import Json
 from kilonova.identity.catalog import SUBSTITUTES, SUBSTITUTION
 from kilonova.identity.catalog_entries import CatalogEntries
 from kilonova.identity.regions import REGIONS
-from kilonova.identity.schemas import BOOLEAN, ID, ID_OR_NULL
+from kilonova.identity.schemas import BOOLEAN, ID, REGION_ID_OR_NULL
 from kilonova.identity.services import SERVICES
 from kilonova.store import Row, Transaction
-
-_REGION: Json = {**ID_OR_NULL, "maxLength": 255}
 
 
 class Endpoints(CatalogEntries):
@@ -25,9 +23,9 @@ class Endpoints(CatalogEntries):
         "service_id": ID,
         "interface": {"enum": list(own_services.INTERFACES)},
         "url": {"type": "string", "pattern": r"^https?://[^/\s]+", "maxLength": 2048},
-        "region_id": _REGION,
+        "region_id": REGION_ID_OR_NULL,
         # The former name of region_id. A region that does not exist is created.
-        "region": _REGION,
+        "region": REGION_ID_OR_NULL,
         "enabled": BOOLEAN,
     }
     required = ("service_id", "interface", "url")

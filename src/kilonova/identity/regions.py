@@ -10,15 +10,17 @@ from kilonova.identity import own_services
 from kilonova.identity.api import Json, api
 from kilonova.identity.catalog_entries import CatalogEntries
 from kilonova.identity.resources import new_id
-from kilonova.identity.schemas import ID_OR_NULL, TEXT_OR_NULL, body_of
+from kilonova.identity.schemas import REGION_ID_OR_NULL, TEXT_OR_NULL, body_of
 from kilonova.store import Row, Transaction
-
-_ID: Json = {**ID_OR_NULL, "maxLength": 255}
 
 
 class Regions(CatalogEntries):
     noun = "region"
-    properties: ClassVar[Json] = {"id": _ID, "description": TEXT_OR_NULL, "parent_region_id": _ID}
+    properties: ClassVar[Json] = {
+        "id": REGION_ID_OR_NULL,
+        "description": TEXT_OR_NULL,
+        "parent_region_id": REGION_ID_OR_NULL,
+    }
     required = ()
     known = ("id", "description", "parent_region_id")
     columns = ("description", "parent_region_id")
@@ -68,6 +70,7 @@ class Regions(CatalogEntries):
         for sql, users in (
             ("SELECT 1 FROM regions WHERE parent_region_id = $1 LIMIT 1", "regions below it"),
             ("SELECT 1 FROM catalog_endpoints WHERE region_id = $1 LIMIT 1", "endpoints"),
+            ("SELECT 1 FROM registered_limits WHERE region_id = $1 LIMIT 1", "registered limits"),
         ):
             if await tx.fetch_value(sql, row["id"]):
                 raise Forbidden(f"The region {row['id']} cannot be deleted: it has {users}.")

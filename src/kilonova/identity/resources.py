@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar
 
@@ -99,25 +99,30 @@ class Resource:
     domain_column: ClassVar[str] = ""
     # By verb, further rules that decide instead of the usual one about some objects.
     further_rules: ClassVar[Mapping[str, str]] = {}
-    # The key of lists, and the table unless it is this key.
+    # The key of lists, and the table unless it is this key; and what rows are read from, unless it is the table.
     plural: str = ""
     table: str = ""
+    source: str = ""
     # The columns by which lists are sorted.
     order: ClassVar[tuple[str, ...]] = ("name", "id")
 
     def __init__(self) -> None:
         noun, plural = self.noun, self.plural or f"{self.noun}s"
         self.plural, self.table = plural, self.table or plural
+        self.source = self.source or self.table
         many, one = f"/v3/{plural}", f"/v3/{plural}/{{{noun}_id}}"
         query = dict.fromkeys(self.filters, QUERY_TEXT) | dict.fromkeys(self.flags, QUERY_FLAG)
         query |= inexact(self.filters) | self.list_query | PAGING
-        create, change = body_of(noun, self.properties, *self.required), body_of(noun, self.properties)
+        create, change = self.create_body(), body_of(noun, self.properties)
         add = self._add_route
         add("list", "GET", many, self.index, f"List {plural}.", query=query)
         add("get", "GET", one, self.show, f"Show a {noun}.", query=self.show_query)
         add("create", "POST", many, self.create, f"Create a {noun}.", body=create, status=201)
         add("update", "PATCH", one, self.update, f"Change a {noun}.", body=change)
         add("delete", "DELETE", one, self.delete, f"Delete a {noun}.", status=204)
+
+    def create_body(self) -> Json:
+        return body_of(self.noun, self.properties, *self.required)
 
     def _add_route(
         self, verb: str, method: str, path: str, handler: Callable[..., Awaitable[Any]], summary: str, **options: Any
@@ -141,7 +146,7 @@ class Resource:
         return None
 
     async def find(self, ctx: Context, db: Reader, item_id: str) -> Row | None:
-        return await db.fetch_one(f"SELECT * FROM {self.table} WHERE id = $1", item_id)
+        return await db.fetch_one(f"SELECT * FROM {self.source} WHERE id = $1", item_id)
 
     async def get(self, ctx: Context, db: Reader, item_id: str, rule: str | None = None, *, verb: str = "get") -> Row:
         """The row. 403 if the rule refuses, so that the caller does not learn whether the object exists; else 404."""
@@ -187,27 +192,30 @@ class Resource:
 
     async def index(self, ctx: Context) -> Response:
         self.authorize_list(ctx)
-        return await list_page(ctx, self.table, self.where(ctx), self.view, plural=self.plural, order=self.order)
+        return await list_page(ctx, self.source, self.where(ctx), self.view, plural=self.plural, order=self.order)
 
     async def show(self, ctx: Context, item_id: str) -> Response:
         return Response({self.noun: self.view(ctx, await self.get(ctx, ctx.db, item_id))})
 
     async def create(self, ctx: Context) -> Response:
-        body = ctx.body[self.noun]
+        (created,) = await self.create_all(ctx, [ctx.body[self.noun]])
+        return Response({self.noun: created})
+
+    async def create_all(self, ctx: Context, bodies: Sequence[Json]) -> list[Json]:
+        """Create all objects or none; returns their views."""
+        new = [(body, await self._new_row(ctx, body)) for body in bodies]
+        async with write_transaction(ctx) as tx:
+            for body, row in new:
+                with conflicts(self.noun, str(body.get("name", row["id"]))):
+                    await self.insert(ctx, tx, row, body)
+        return [self.view(ctx, row) for _, row in new]
+
+    async def _new_row(self, ctx: Context, body: Json) -> Json:
         placed = await self.place(ctx, body)
         if (target := self.target("", placed)) is not None:
             ctx.authorize(self.rule("create", placed), target)
-        row = {
-            "id": new_id(),
-            **self.defaults,
-            **placed,
-            **await self.values(ctx, body),
-            "extra": _dump(self._extra({}, body)),
-        }
-        with conflicts(self.noun, body.get("name", row["id"])):
-            async with write_transaction(ctx) as tx:
-                await self.insert(ctx, tx, row, body)
-        return Response({self.noun: self.view(ctx, row)})
+        extra = {"extra": _dump(self._extra({}, body))}
+        return {"id": new_id(), **self.defaults, **placed, **await self.values(ctx, body), **extra}
 
     async def place(self, ctx: Context, body: Json) -> Json:
         """The columns that say where a new object belongs. They are checked when it is inserted."""

@@ -8,6 +8,8 @@ NAME: Json = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"\
 SHORT_NAME: Json = {**NAME, "maxLength": 64}
 ID: Json = {"type": "string", "minLength": 1, "maxLength": 64}
 ID_OR_NULL: Json = {**ID, "type": ["string", "null"]}
+# Regions have names as their ids.
+REGION_ID_OR_NULL: Json = {**ID_OR_NULL, "maxLength": 255}
 TEXT_OR_NULL: Json = {"type": ["string", "null"], "maxLength": 65535}
 SHORT_TEXT_OR_NULL: Json = {"type": ["string", "null"], "maxLength": 255}
 BOOLEAN: Json = {"type": "boolean"}

@@ -41,6 +41,13 @@ MANAGED_ROLE = RuleReference("domain_managed_target_role")
 GRANT_READER = READER | (Role("reader") & GRANT_IN_DOMAIN)
 GRANT_MANAGER = ADMIN | (Role("manager") & GRANT_IN_DOMAIN & MANAGED_ROLE)
 
+LIMIT_READER = (
+    READER
+    | Match("domain_id", "%(target.limit.domain.id)s")
+    | Match("domain_id", "%(target.limit.project.domain_id)s")
+    | Match("project_id", "%(target.limit.project_id)s")
+)
+
 RULES: tuple[Rule, ...] = rules(
     "identity:",
     ("validate_token", SERVICE_OR_ADMIN | SYSTEM_READER | TOKEN_SUBJECT, "Validate a token."),
@@ -128,6 +135,17 @@ RULES: tuple[Rule, ...] = rules(
     ("revoke_system_grant_for_group", ADMIN, "Take a role on the system from a group."),
     ("list_role_assignments", reader_of("list"), "List role assignments."),
     ("list_role_assignments_for_tree", reader_of("list"), "List the role assignments of a project and those below it."),
+    ("get_registered_limit", ANY, "Show a registered limit."),
+    ("list_registered_limits", ANY, "List registered limits."),
+    ("create_registered_limits", ADMIN, "Create registered limits."),
+    ("update_registered_limit", ADMIN, "Change a registered limit."),
+    ("delete_registered_limit", ADMIN, "Delete a registered limit."),
+    ("get_limit_model", ANY, "Show by which model services enforce limits."),
+    ("get_limit", LIMIT_READER, "Show a limit."),
+    ("list_limits", ANY, "List the limits that the caller may see."),
+    ("create_limits", ADMIN, "Create limits of projects and domains."),
+    ("update_limit", ADMIN, "Change a limit."),
+    ("delete_limit", ADMIN, "Delete a limit."),
     ("get_service", READER, "Show a service of the catalogue."),
     ("list_services", READER, "List the services of the catalogue."),
     ("create_service", ADMIN, "Register a service."),

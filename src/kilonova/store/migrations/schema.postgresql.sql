@@ -324,6 +324,18 @@ CREATE TABLE regions (
 
 CREATE INDEX ix_regions_parent_region_id ON regions (parent_region_id);
 
+CREATE TABLE registered_limits (
+    id TEXT COLLATE "C" NOT NULL,
+    service_id TEXT COLLATE "C" NOT NULL,
+    region_id TEXT COLLATE "C" NOT NULL,
+    resource_name TEXT COLLATE "C" NOT NULL,
+    default_limit BIGINT NOT NULL,
+    description TEXT COLLATE "C",
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_registered_limits PRIMARY KEY (id),
+    CONSTRAINT uq_registered_limits_service_id_region_id_resource_name UNIQUE (service_id, region_id, resource_name)
+);
+
 CREATE TABLE resource_classes (
     name TEXT COLLATE "C" NOT NULL,
     created_at DOUBLE PRECISION NOT NULL,
@@ -1051,6 +1063,26 @@ CREATE INDEX ix_group_role_assignments_role_id ON group_role_assignments (role_i
 
 CREATE INDEX ix_group_role_assignments_target_kind_target_id ON group_role_assignments (target_kind, target_id);
 
+CREATE TABLE limits (
+    id TEXT COLLATE "C" NOT NULL,
+    registered_limit_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C",
+    domain_id TEXT COLLATE "C",
+    resource_limit BIGINT NOT NULL,
+    description TEXT COLLATE "C",
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_limits PRIMARY KEY (id),
+    CONSTRAINT uq_limits_registered_limit_id_project_id UNIQUE (registered_limit_id, project_id),
+    CONSTRAINT uq_limits_registered_limit_id_domain_id UNIQUE (registered_limit_id, domain_id),
+    CONSTRAINT fk_limits_registered_limit_id FOREIGN KEY(registered_limit_id) REFERENCES registered_limits (id),
+    CONSTRAINT fk_limits_project_id FOREIGN KEY(project_id) REFERENCES projects (id) ON DELETE CASCADE,
+    CONSTRAINT fk_limits_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_limits_domain_id ON limits (domain_id);
+
+CREATE INDEX ix_limits_project_id ON limits (project_id);
+
 CREATE TABLE port_addresses (
     subnet_id TEXT COLLATE "C" NOT NULL,
     ip_address TEXT COLLATE "C" NOT NULL,
@@ -1262,4 +1294,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0014');
+INSERT INTO alembic_version (version_num) VALUES ('0015');

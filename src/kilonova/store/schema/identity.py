@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Index, PrimaryKeyConstraint, Table, Text, UniqueConstraint
 
-from kilonova.store.schema.base import document, flag, ident, metadata, moment, reference, string
+from kilonova.store.schema.base import document, flag, ident, metadata, moment, number, reference, string
 
 domains = Table(
     "domains",
@@ -132,6 +132,37 @@ credentials = Table(
     document("extra"),
     Index(None, "user_id"),
     Index(None, "project_id"),
+)
+
+registered_limits = Table(
+    "registered_limits",
+    metadata,
+    ident(),
+    string("service_id"),
+    # Empty for all regions: unlike null, it is unique together with the rest.
+    string("region_id"),
+    string("resource_name"),
+    number("default_limit"),
+    string("description", nullable=True),
+    document("extra"),
+    UniqueConstraint("service_id", "region_id", "resource_name"),
+)
+
+# Limits of a project, or of a domain, instead of the default of the registered limit.
+limits = Table(
+    "limits",
+    metadata,
+    ident(),
+    reference("registered_limit_id", "registered_limits.id"),
+    reference("project_id", "projects.id", nullable=True, ondelete="CASCADE"),
+    reference("domain_id", "domains.id", nullable=True, ondelete="CASCADE"),
+    number("resource_limit"),
+    string("description", nullable=True),
+    document("extra"),
+    UniqueConstraint("registered_limit_id", "project_id"),
+    UniqueConstraint("registered_limit_id", "domain_id"),
+    Index(None, "project_id"),
+    Index(None, "domain_id"),
 )
 
 # Entries of the catalogue beside those of the cloud's own services, which come from the configuration. So references to
