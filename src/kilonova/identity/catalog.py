@@ -1,4 +1,4 @@
-"""The service catalogue of a token: the cloud's own services, and the registered ones."""
+"""The service catalogue of a token: the cloud's own services and the registered ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from kilonova.http import Context, Response
 from kilonova.http.errors import Forbidden
 from kilonova.identity import own_services
 from kilonova.identity.api import Json, api, link
+from kilonova.identity.endpoint_filters import added_endpoints
 from kilonova.policy.credentials import Credentials
 from kilonova.store import Row
 
@@ -17,16 +18,21 @@ SUBSTITUTION = re.compile(r"[%$]\((\w+)\)s")
 
 
 async def catalog_for(ctx: Context, token: Credentials) -> list[Json]:
-    """The catalogue of the token. The own services are first."""
+    """The catalogue of the token. The own services are first.
+
+    If endpoints are added to the project of the token, it has only these and their services.
+    """
     services = await ctx.db.fetch("SELECT * FROM catalog_services WHERE enabled ORDER BY type, name, id")
     endpoints = await ctx.db.fetch("SELECT * FROM catalog_endpoints WHERE enabled ORDER BY interface, region_id, id")
+    is_added = await added_endpoints(ctx.db, token.project_id) if token.project_id is not None else None
     listed: dict[str, list[Json]] = {}
     for row in (*own_services.endpoints(ctx), *endpoints):
-        if (url := _url(row["url"], token)) is not None:
+        if (is_added is None or is_added(row)) and (url := _url(row["url"], token)) is not None:
             listed.setdefault(row["service_id"], []).append(_endpoint(row, url))
     return [
         {"id": row["id"], "type": row["type"], "name": row["name"], "endpoints": listed.get(row["id"], [])}
         for row in (*own_services.services(ctx), *services)
+        if is_added is None or row["id"] in listed
     ]
 
 

@@ -38,11 +38,14 @@ class CatalogEntries(Resource):
     async def lock(self, ctx: Context, tx: Transaction, item_id: str) -> Row:
         return self._find_own(ctx, item_id) or await super().lock(ctx, tx, item_id)
 
+    async def all_rows(self, ctx: Context) -> list[Row]:
+        """The own entries, and the registered ones."""
+        return [*self.own(ctx), *await ctx.db.fetch(f"SELECT * FROM {self.table} ORDER BY {', '.join(self.order)}")]
+
     async def index(self, ctx: Context) -> Response:
         """All entries: there are few, so the list has no pages."""
-        rows = [*self.own(ctx), *await ctx.db.fetch(f"SELECT * FROM {self.table} ORDER BY {', '.join(self.order)}")]
         wanted = {key: values[-1] for key, values in ctx.query.items() if key in self.filters}
-        views = [self.view(ctx, row) for row in rows]
+        views = [self.view(ctx, row) for row in await self.all_rows(ctx)]
         shown = [view for view in views if all(view.get(key) == value for key, value in wanted.items())]
         return Response({self.plural: shown, "links": list_links(ctx, self.plural)})
 

@@ -57,6 +57,9 @@ class Endpoints(CatalogEntries):
     async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         await self._check_references(ctx, tx, body)
 
+    async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
+        await tx.execute("DELETE FROM endpoint_projects WHERE endpoint_id = $1", row["id"])
+
     async def _check_references(self, ctx: Context, tx: Transaction, body: Json) -> None:
         """Check that the service and the region exist. They are locked, so that they are not deleted meanwhile."""
         if "service_id" in body:

@@ -67,13 +67,15 @@ async def list_page(
     keep: Callable[[Row], bool] | None = None,
     *,
     plural: str = "",
+    path: str = "",
     order: Sequence[str] = ("name", "id"),
 ) -> Response:
     """The rows of a table, by default by name: all of them, unless the query has a limit.
 
-    `plural` is the key of the list, and its path; by default it is the name of the table.
+    `plural` is the key of the list, by default the name of the table; `path` is its path, by default the key.
     """
     plural, columns = plural or table, ", ".join(order)
+    path = path or plural
     marker = ctx.query_one("marker")
     if marker is not None:
         # Before other conditions are added: an entry that the list does not show is not found.
@@ -89,6 +91,6 @@ async def list_page(
     if limit is not None and len(rows) > int(limit):
         rows = rows[: int(limit)]
         query = {key: values[-1] for key, values in ctx.query.items() if key != "marker"}
-        next_link = link(ctx, f"{plural}?{urlencode({**query, 'marker': rows[-1]['id']})}")
+        next_link = link(ctx, f"{path}?{urlencode({**query, 'marker': rows[-1]['id']})}")
     shown = [view(ctx, row) for row in rows if keep is None or keep(row)]
-    return Response({plural: shown, "links": list_links(ctx, plural, next_link)})
+    return Response({plural: shown, "links": list_links(ctx, path, next_link)})

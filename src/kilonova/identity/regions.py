@@ -70,7 +70,6 @@ class Regions(CatalogEntries):
         for sql, users in (
             ("SELECT 1 FROM regions WHERE parent_region_id = $1 LIMIT 1", "regions below it"),
             ("SELECT 1 FROM catalog_endpoints WHERE region_id = $1 LIMIT 1", "endpoints"),
-            ("SELECT 1 FROM registered_limits WHERE region_id = $1 LIMIT 1", "registered limits"),
         ):
             if await tx.fetch_value(sql, row["id"]):
                 raise Forbidden(f"The region {row['id']} cannot be deleted: it has {users}.")

@@ -99,8 +99,9 @@ class Resource:
     domain_column: ClassVar[str] = ""
     # By verb, further rules that decide instead of the usual one about some objects.
     further_rules: ClassVar[Mapping[str, str]] = {}
-    # The key of lists, and the table unless it is this key; and what rows are read from, unless it is the table.
+    # The key of lists. By default also the path and the table; rows are read from `source`, by default the table.
     plural: str = ""
+    path: str = ""
     table: str = ""
     source: str = ""
     # The columns by which lists are sorted.
@@ -108,9 +109,9 @@ class Resource:
 
     def __init__(self) -> None:
         noun, plural = self.noun, self.plural or f"{self.noun}s"
-        self.plural, self.table = plural, self.table or plural
+        self.plural, self.path, self.table = plural, self.path or plural, self.table or plural
         self.source = self.source or self.table
-        many, one = f"/v3/{plural}", f"/v3/{plural}/{{{noun}_id}}"
+        many, one = f"/v3/{self.path}", f"/v3/{self.path}/{{{noun}_id}}"
         query = dict.fromkeys(self.filters, QUERY_TEXT) | dict.fromkeys(self.flags, QUERY_FLAG)
         query |= inexact(self.filters) | self.list_query | PAGING
         create, change = self.create_body(), body_of(noun, self.properties)
@@ -177,7 +178,7 @@ class Resource:
             **({"name": row["name"]} if "name" in row else {}),
             **self.attributes(row),
             **options,
-            "links": {"self": link(ctx, f"{self.plural}/{row['id']}")},
+            "links": {"self": link(ctx, f"{self.path}/{row['id']}")},
         }
 
     def attributes(self, row: Row) -> Json:
@@ -192,7 +193,9 @@ class Resource:
 
     async def index(self, ctx: Context) -> Response:
         self.authorize_list(ctx)
-        return await list_page(ctx, self.source, self.where(ctx), self.view, plural=self.plural, order=self.order)
+        return await list_page(
+            ctx, self.source, self.where(ctx), self.view, plural=self.plural, path=self.path, order=self.order
+        )
 
     async def show(self, ctx: Context, item_id: str) -> Response:
         return Response({self.noun: self.view(ctx, await self.get(ctx, ctx.db, item_id))})

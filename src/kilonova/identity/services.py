@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from kilonova.http import Context
-from kilonova.http.errors import Forbidden
 from kilonova.identity import own_services
 from kilonova.identity.api import Json
 from kilonova.identity.catalog_entries import CatalogEntries
@@ -32,8 +31,9 @@ class Services(CatalogEntries):
         return own_services.services(ctx)
 
     async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
-        if await tx.fetch_value("SELECT 1 FROM registered_limits WHERE service_id = $1 LIMIT 1", row["id"]):
-            raise Forbidden(f"The service {row['id']} has registered limits: delete these first.")
+        """Registered limits of the service stay, as in Keystone."""
+        endpoints = "SELECT id FROM catalog_endpoints WHERE service_id = $1"
+        await tx.execute(f"DELETE FROM endpoint_projects WHERE endpoint_id IN ({endpoints})", row["id"])
         await tx.execute("DELETE FROM catalog_endpoints WHERE service_id = $1", row["id"])
 
 

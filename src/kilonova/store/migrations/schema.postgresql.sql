@@ -94,6 +94,15 @@ CREATE TABLE domains (
     CONSTRAINT uq_domains_name UNIQUE (name)
 );
 
+CREATE TABLE endpoint_groups (
+    id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    description TEXT COLLATE "C",
+    filters TEXT COLLATE "C" NOT NULL,
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_endpoint_groups PRIMARY KEY (id)
+);
+
 CREATE TABLE flavors (
     id BIGSERIAL NOT NULL,
     flavor_id TEXT COLLATE "C" NOT NULL,
@@ -299,6 +308,14 @@ CREATE INDEX ix_operations_server_id_seq ON operations (server_id, seq);
 CREATE INDEX ix_operations_unfinished_of_guest ON operations (guest_id) WHERE finished_at IS NULL AND guest_id IS NOT NULL;
 
 CREATE INDEX ix_operations_unfinished_of_server ON operations (server_id, seq) WHERE finished_at IS NULL;
+
+CREATE TABLE policies (
+    id TEXT COLLATE "C" NOT NULL,
+    type TEXT COLLATE "C" NOT NULL,
+    blob TEXT COLLATE "C" NOT NULL,
+    extra TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_policies PRIMARY KEY (id)
+);
 
 CREATE TABLE quota_classes (
     class_name TEXT COLLATE "C" NOT NULL,
@@ -1039,6 +1056,25 @@ CREATE INDEX ix_credentials_project_id ON credentials (project_id);
 
 CREATE INDEX ix_credentials_user_id ON credentials (user_id);
 
+CREATE TABLE endpoint_group_projects (
+    endpoint_group_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_endpoint_group_projects PRIMARY KEY (endpoint_group_id, project_id),
+    CONSTRAINT fk_endpoint_group_projects_endpoint_group_id FOREIGN KEY(endpoint_group_id) REFERENCES endpoint_groups (id) ON DELETE CASCADE,
+    CONSTRAINT fk_endpoint_group_projects_project_id FOREIGN KEY(project_id) REFERENCES projects (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_endpoint_group_projects_project_id ON endpoint_group_projects (project_id);
+
+CREATE TABLE endpoint_projects (
+    endpoint_id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    CONSTRAINT pk_endpoint_projects PRIMARY KEY (endpoint_id, project_id),
+    CONSTRAINT fk_endpoint_projects_project_id FOREIGN KEY(project_id) REFERENCES projects (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_endpoint_projects_project_id ON endpoint_projects (project_id);
+
 CREATE TABLE group_members (
     group_id TEXT COLLATE "C" NOT NULL,
     user_id TEXT COLLATE "C" NOT NULL,
@@ -1294,4 +1330,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0015');
+INSERT INTO alembic_version (version_num) VALUES ('0016');

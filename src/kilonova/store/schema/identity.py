@@ -202,6 +202,39 @@ catalog_endpoints = Table(
     Index(None, "region_id"),
 )
 
+# The endpoints that match the filters. A project with groups or endpoints of its own has only those in its catalogue.
+endpoint_groups = Table(
+    "endpoint_groups",
+    metadata,
+    ident(),
+    string("name"),
+    string("description", nullable=True),
+    document("filters"),
+    document("extra"),
+)
+
+endpoint_group_projects = Table(
+    "endpoint_group_projects",
+    metadata,
+    reference("endpoint_group_id", "endpoint_groups.id", ondelete="CASCADE"),
+    reference("project_id", "projects.id", ondelete="CASCADE"),
+    PrimaryKeyConstraint("endpoint_group_id", "project_id"),
+    Index(None, "project_id"),
+)
+
+endpoint_projects = Table(
+    "endpoint_projects",
+    metadata,
+    # No foreign key: the endpoints of the cloud's own services are not stored.
+    string("endpoint_id"),
+    reference("project_id", "projects.id", ondelete="CASCADE"),
+    PrimaryKeyConstraint("endpoint_id", "project_id"),
+    Index(None, "project_id"),
+)
+
+# Documents that clients store and interpret.
+policies = Table("policies", metadata, ident(), string("type"), document("blob"), document("extra"))
+
 # Tokens of the subject issued until `issued_until` are revoked. A row can be deleted when all of them have expired.
 revocations = Table(
     "revocations",
