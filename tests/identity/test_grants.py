@@ -131,6 +131,11 @@ def test_roles_of_a_domain_apply_by_what_they_imply(database_url: str, tmp_path:
             await c.ok("PUT", f"/v3/projects/{inside}/users/{user_id}/roles/{role_id}", admin, status=204)
             # A token has no roles of domains.
             assert await _scoped(c, user_id, inside) is None
+            listed = f"/v3/role_assignments?user.id={user_id}"
+            assert len((await c.ok("GET", listed, admin))["role_assignments"]) == 1
+            assert (await c.ok("GET", f"{listed}&effective", admin))["role_assignments"] == []
+            backwards = f"/v3/roles/{await c.ident('role', 'reader')}/implies/{role_id}"
+            assert (await c.call("PUT", backwards, admin)).status == 403
             await c.ok("PUT", f"/v3/roles/{role_id}/implies/{await c.ident('role', 'reader')}", admin, status=201)
             scoped = await _scoped(c, user_id, inside)
             assert scoped is not None

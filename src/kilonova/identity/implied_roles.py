@@ -64,6 +64,8 @@ async def create_implied(ctx: Context, role_id: str, implied_id: str) -> Respons
             implied = await get(tx, "roles", implied_id)
             if implied["name"] == "admin":
                 raise Forbidden("The role admin cannot be implied by another role.")
+            if implied["domain_id"] and not prior["domain_id"]:
+                raise Forbidden("A role of the whole cloud cannot imply a role of a domain.")
             await tx.execute(
                 "INSERT INTO implied_roles (prior_id, implied_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
                 role_id,
