@@ -83,3 +83,9 @@ def test_invalid_names_of_zones_are_refused(setting: str, zone: str) -> None:
 
 def test_names_of_zones() -> None:
     assert load(None, {}, {"zones": " a zone, internals ,ω"}).zones == ["a zone", "internals", "ω"]
+
+
+@pytest.mark.parametrize("template", ["", "instance", "%(uuid)", "%(name)s", "a\n%(uuid)s", "%(uuid)300s"])
+def test_invalid_template_of_instance_names_is_refused(template: str) -> None:
+    with pytest.raises(ConfigError, match=r"^Configuration: compute\.instance_name_template: "):
+        load(None, {"KILONOVA_COMPUTE__INSTANCE_NAME_TEMPLATE": template})

@@ -164,7 +164,8 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     `live_migrations_per_host`: how many may leave one host at a time (0: unlimited). `reimage_seconds_per_gib`: time
     limit for re-imaging a volume, per GiB of the image, plus once more. `shutdown_timeout_seconds`: how long a guest
     may shut down before it is powered off, unless its image says otherwise. `reclaim_seconds`: how long a deleted
-    server can be restored (0: it is deleted at once).
+    server can be restored (0: it is deleted at once). `instance_name_template`: `OS-EXT-SRV-ATTR:instance_name` of
+    servers, which must have `%(uuid)s` or a part of the uuid.
     """
 
     resize_on_same_host: bool = False
@@ -175,6 +176,7 @@ class Compute(msgspec.Struct, forbid_unknown_fields=True):
     reimage_seconds_per_gib: float = 20.0
     shutdown_timeout_seconds: float = 60.0
     reclaim_seconds: float = 0.0
+    instance_name_template: str = "instance-%(uuid).8s"
 
 
 class Hosts(msgspec.Struct, forbid_unknown_fields=True):
@@ -408,6 +410,7 @@ def load(
     for setting, zones in (("zones", config.zones), ("scheduler.default_zone", [config.scheduler.default_zone])):
         for zone in zones:
             _check_zone(setting, zone)
+    _check_instance_names(config.compute.instance_name_template)
     return config
 
 
@@ -418,6 +421,18 @@ def _check_zone(setting: str, zone: str) -> None:
     if not (0 < len(zone) <= 255 and ":" not in zone and zone.isprintable() and zone == zone.strip()):
         raise ConfigError(
             f"Configuration: {setting}: names of zones have 1 to 255 printable characters and no colon, found {zone!r}"
+        )
+
+
+def _check_instance_names(template: str) -> None:
+    try:
+        names = {template % {"uuid": digit * 36} for digit in "0f"}
+    except (KeyError, TypeError, ValueError):
+        names = set()
+    if len(names) != 2 or any(len(name) > 255 or not name.isprintable() for name in names):
+        raise ConfigError(
+            "Configuration: compute.instance_name_template: expected a text of at most 255 printable characters with"
+            f" %(uuid)s or a part of it, such as instance-%(uuid).8s, found {template[:300]!r}"
         )
 
 

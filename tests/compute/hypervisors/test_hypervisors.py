@@ -228,6 +228,10 @@ def test_with_servers(database_url: str) -> None:
             assert shown.json()["hypervisor"]["servers"] == [shown_server]
             server = (await c.get(f"/servers/{server_id}", as_="admin")).json()["server"]
             assert server["OS-EXT-SRV-ATTR:instance_name"] == shown_server["name"]
+            c.services.config.compute.instance_name_template = "kilonova-%(uuid)s"
+            assert (await listed(c, "?with_servers=true", "2.75"))[0]["servers"][0]["name"] == f"kilonova-{server_id}"
+            server = (await c.get(f"/servers/{server_id}", as_="admin")).json()["server"]
+            assert server["OS-EXT-SRV-ATTR:instance_name"] == f"kilonova-{server_id}"
             assert (await c.get("/os-hypervisors?with_servers=perhaps", as_="admin", version="2.53")).status == 400
 
     run(scenario())

@@ -33,7 +33,8 @@ def servers(shown: ShownHypervisor, ctx: Context) -> object:
     """Only shown if requested."""
     if shown.server_ids is None:
         return OMIT
-    return [{"uuid": server_id, "name": instance_name(server_id)} for server_id in shown.server_ids]
+    template = ctx.services.config.compute.instance_name_template
+    return [{"uuid": server_id, "name": instance_name(template, server_id)} for server_id in shown.server_ids]
 
 
 def servers_if_any(shown: ShownHypervisor, ctx: Context) -> object:

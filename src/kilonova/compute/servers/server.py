@@ -48,9 +48,9 @@ class Fault(Struct, frozen=True, kw_only=True):
     created_at: float
 
 
-def instance_name(server_id: str) -> str:
-    """The name that Nova gives a server's guest. Administrators see it."""
-    return f"instance-{server_id[:8]}"
+def instance_name(template: str, server_id: str) -> str:
+    """The name that administrators see beside the name that the user has chosen."""
+    return template % {"uuid": server_id}
 
 
 class File(Struct, frozen=True):

@@ -195,7 +195,11 @@ FIELDS = {
         lambda server: server.terminated_at and clock.iso_micro(server.terminated_at), NULLABLE
     ),
     "OS-EXT-SRV-ATTR:host": _column("host", policy=ATTRIBUTES),
-    "OS-EXT-SRV-ATTR:instance_name": _of(lambda server: instance_name(server.id), TEXT, ATTRIBUTES),
+    "OS-EXT-SRV-ATTR:instance_name": Field(
+        lambda shown, ctx: instance_name(ctx.services.config.compute.instance_name_template, shown.server.id),
+        TEXT,
+        policy=ATTRIBUTES,
+    ),
     "OS-EXT-SRV-ATTR:hypervisor_hostname": _column("hypervisor_hostname", policy=ATTRIBUTES),
     "OS-EXT-SRV-ATTR:reservation_id": _column("reservation_id", policy=ATTRIBUTES),
     "OS-EXT-SRV-ATTR:launch_index": _column("launch_index", {"type": "integer"}, ATTRIBUTES),
