@@ -136,6 +136,10 @@ class Resource:
         checked = {"checks": rules} if self.target("") is not None else {"policy": rules[0]}
         api.route(method, path, **checked, **options)(route)
 
+    @property
+    def has_options(self) -> bool:
+        return "options" in self.properties
+
     # Rules
 
     def rule(self, verb: str, row: Row | None = None) -> str:
@@ -171,7 +175,7 @@ class Resource:
 
     def view(self, ctx: Context, row: Row) -> Json:
         extra = orjson.loads(row["extra"])
-        options = {"options": extra.pop("options", {})} if "options" in self.properties else {}
+        options = {"options": extra.pop("options", {})} if self.has_options else {}
         return {
             **extra,
             "id": row["id"],
@@ -239,7 +243,8 @@ class Resource:
         with conflicts(self.noun, body.get("name", "")):
             async with write_transaction(ctx) as tx:
                 row = await self.lock(ctx, tx, item_id)
-                check_mutable(self.noun, row, body)
+                if self.has_options:
+                    check_mutable(self.noun, row, body)
                 await self.check_update(ctx, tx, row, body)
                 values["extra"] = _dump(_without_null(self._extra(orjson.loads(row["extra"]), body)))
                 await update(tx, self.table, item_id, values)
@@ -256,8 +261,10 @@ class Resource:
 
     def _extra(self, stored: Json, body: Json) -> Json:
         """The attributes that have no column, after a change. The options are one of them; null removes an option."""
-        own = {*self.known, "id", "links", "options"}
+        own = {*self.known, "id", "links", *(["options"] if self.has_options else [])}
         extra = {**stored, **{key: value for key, value in body.items() if key not in own}}
+        if not self.has_options:
+            return extra
         options = _without_null({**stored.get("options", {}), **body.get("options", {})})
         return {**extra, "options": options} if options or "options" in stored else extra
 
@@ -265,7 +272,8 @@ class Resource:
         async with write_transaction(ctx) as tx:
             await self.get(ctx, tx, item_id, verb="delete")
             row = await self.lock(ctx, tx, item_id)
-            check_mutable(self.noun, row)
+            if self.has_options:
+                check_mutable(self.noun, row)
             await self.delete_dependents(ctx, tx, row)
             await tx.execute(f"DELETE FROM {self.table} WHERE id = $1", item_id)
 
