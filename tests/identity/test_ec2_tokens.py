@@ -131,6 +131,11 @@ def test_wrong_signatures_are_refused(database_url: str, tmp_path: Path) -> None
             ):
                 body = {"credentials": {**signed(keys, 2)["credentials"], **wrong}}
                 assert (await token_for(c, service, body)).status == 400, wrong
+            # An old request does not become a new one by headers that its signature does not protect.
+            params = {**signed(keys, 2)["credentials"]["params"], "Timestamp": "2020-01-01T00:00:00Z"}
+            old = signed(keys, 2, params=params)
+            old["credentials"]["headers"] = signed(keys, 4)["credentials"]["headers"]
+            assert (await token_for(c, service, old)).status == 400
             # Only services and administrators get tokens for others.
             assert (await token_for(c, demo, signed(keys, 2))).status == 403
             # A credential of another type is no access key.

@@ -29,19 +29,23 @@ class SignedRequest(NamedTuple):
 
     def signature(self, secret: str) -> str:
         """The signature that the request has if the secret is right. Raises BadRequest for other versions."""
-        if self.params.get("SignatureVersion") == "2":
+        if self._is_v2():
             return self._signature_2(secret)
         if self._is_v4():
             return self._signature_4(secret)
         raise BadRequest(f"Expecting a signature of version 2, or of version 4 ({V4}).")
 
     def signed_at(self) -> float:
-        """Raises BadRequest if the request has no time in the form of its version."""
-        text = self._date() if self._is_v4() else self.params.get("Timestamp", "")
+        """The signed time. Raises BadRequest if the request has no time in the form of its version."""
+        text = self.params.get("Timestamp", "") if self._is_v2() else self._date()
         try:
             return clock.parse(text)
         except ValueError:
             raise BadRequest(f"'{text[:40]}' is not the time of a signed request.") from None
+
+    def _is_v2(self) -> bool:
+        """A request of version 2 may have headers of version 4, which its signature does not protect."""
+        return self.params.get("SignatureVersion") == "2"
 
     def _is_v4(self) -> bool:
         return V4 in (self.headers.get("authorization", "")[: len(V4)], self.params.get("X-Amz-Algorithm"))
