@@ -136,6 +136,12 @@ def test_wrong_signatures_are_refused(database_url: str, tmp_path: Path) -> None
             old = signed(keys, 2, params=params)
             old["credentials"]["headers"] = signed(keys, 4)["credentials"]["headers"]
             assert (await token_for(c, service, old)).status == 400
+            # A scope with thousands of parts would take a signature for each.
+            long = signed(keys, 4)
+            authorization = long["credentials"]["headers"]["Authorization"].replace("/ec2/", "/" * 5000)
+            long["credentials"]["headers"]["Authorization"] = authorization
+            refused = await token_for(c, service, long)
+            assert (refused.status, "credential scope" in refused.json()["error"]["message"]) == (400, True)
             # Only services and administrators get tokens for others.
             assert (await token_for(c, demo, signed(keys, 2))).status == 403
             # A credential of another type is no access key.

@@ -15,6 +15,7 @@ from kilonova.http.errors import BadRequest
 V4 = "AWS4-HMAC-SHA256"
 # By how much the time of a signed request may differ from now.
 VALID_SECONDS = 900.0
+_SCOPE_PARTS = 4
 
 
 class SignedRequest(NamedTuple):
@@ -78,11 +79,13 @@ class SignedRequest(NamedTuple):
 
 def sign_4(secret: str, date: str, scope: str, content_hash: str) -> str:
     """`scope` is `DAY/REGION/SERVICE/aws4_request`."""
-    day = scope.partition("/")[0]
-    if not day or not date.startswith(day):
+    parts = scope.split("/")
+    if len(parts) != _SCOPE_PARTS:
+        raise BadRequest("The credential scope is not of the form DAY/REGION/SERVICE/aws4_request.")
+    if not parts[0] or not date.startswith(parts[0]):
         raise BadRequest("The time of the signed request and the day of its credential scope differ.")
     key = f"AWS4{secret}".encode()
-    for part in scope.split("/"):
+    for part in parts:
         key = _hmac(key, part)
     return _hmac(key, "\n".join((V4, date, scope, content_hash))).hex()
 
