@@ -29,12 +29,15 @@ DAY = 86400.0
 # Tables that no purge touches, by what bounds them.
 BOUNDED = {
     "rows of objects that users or operators create and delete": {
-        "aggregate_hosts", "aggregate_metadata", "aggregates", "auto_topologies", "domains", "flavor_access", "flavors",
-        "floating_ips", "image_members", "image_properties", "image_tags", "images", "implied_roles", "keypairs",
-        "networks", "port_addresses", "port_security_groups", "ports", "projects", "role_assignments", "roles",
-        "routers", "security_group_rules", "security_groups", "server_groups", "standby_bindings", "subnets", "users",
-        "volume_attachments", "volume_metadata", "volume_snapshot_metadata", "volume_snapshots", "volume_transfers",
-        "volume_type_access", "volume_types", "volumes",
+        "aggregate_hosts", "aggregate_metadata", "aggregates", "auto_topologies", "catalog_endpoints",
+        "catalog_services", "credentials", "domains", "endpoint_group_projects", "endpoint_groups",
+        "endpoint_projects", "flavor_access", "flavors", "floating_ips", "group_members", "group_role_assignments",
+        "groups", "image_members", "image_properties", "image_tags", "images", "implied_roles", "keypairs", "limits",
+        "networks", "policies", "port_addresses", "port_security_groups", "ports", "projects", "regions",
+        "registered_limits", "role_assignments", "roles", "routers", "security_group_rules", "security_groups",
+        "server_groups", "standby_bindings", "subnets", "users", "volume_attachments", "volume_metadata",
+        "volume_snapshot_metadata", "volume_snapshots", "volume_transfers", "volume_type_access", "volume_types",
+        "volumes",
     },
     "limits and defaults of projects": {
         "network_quotas", "quota_classes", "quotas", "user_quotas", "volume_default_types", "volume_quota_classes",
