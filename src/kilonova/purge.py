@@ -35,13 +35,16 @@ _ATTEMPT = f"""
 AND NOT EXISTS (SELECT 1 FROM operations u WHERE u.id = t.operation_id AND u.finished_at IS NULL)
 """
 # Unfinished operations on a server may look for its earlier ones. An unconfirmed resize is needed for its revert, and a
-# soft delete for the restore.
+# soft delete for the restore. An offload or deletion of a shelved server keeps its state from being reset to active,
+# which would delete the image.
 _OPERATION = f"""
 t.finished_at IS NOT NULL AND (t.finished_at < $1 OR {_SERVER_IS_DUE.format("t.server_id, t.guest_id")})
 AND NOT ({_UNFINISHED.format("t.server_id")} OR {_UNFINISHED.format("t.guest_id")})
 AND NOT EXISTS (SELECT 1 FROM consumers c WHERE c.uuid = t.id)
 AND NOT EXISTS (SELECT 1 FROM servers s WHERE s.id = t.server_id AND NOT s.deleted AND (
-    t.kind = '{kinds.SOFT_DELETE}' OR (t.state = 'done' AND EXISTS (
+    t.kind = '{kinds.SOFT_DELETE}'
+    OR (s.shelved_at <= t.created_at AND t.kind IN ('{kinds.SHELVE_OFFLOAD}', '{kinds.DELETE}'))
+    OR (t.state = 'done' AND EXISTS (
         SELECT 1 FROM moves m
         WHERE m.operation_id = t.id AND m.type IN ('{MIGRATION}', '{RESIZE}') AND m.outcome IS NULL))))
 """
