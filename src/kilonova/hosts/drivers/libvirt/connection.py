@@ -59,7 +59,8 @@ class Connection:
         self.uri = uri
         self._open: libvirt.virConnect | None = None
         self._opening = threading.Lock()
-        # Answers to `ask_once`, of the open connection `_asked`.
+        # Questions of `ask_once` that wait for their answer, and answers of the open connection `_asked`.
+        self._unanswered: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
         self._asking = threading.Lock()
         self._asked: libvirt.virConnect | None = None
         self._answers: dict[tuple[Any, ...], Any] = {}
@@ -85,9 +86,19 @@ class Connection:
         A cancellation takes effect at once. The answer is kept when it arrives, and callers after that get it.
         """
         self._loop = asyncio.get_running_loop()
-        asked = in_thread(self._translated, self._ask_once, call, *args)
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiting caller
-        return await asyncio.shield(asked)
+        question = (call, *args)
+        asked = self._unanswered.get(question)
+        if asked is None:
+            # Further callers wait for the same answer, so that a libvirt that hangs holds up one thread.
+            asked = self._unanswered[question] = in_thread(self._translated, self._ask_once, call, *args)
+            asked.add_done_callback(lambda done: self._end_question(question, done))
+        answer: T = await asyncio.shield(asked)
+        return answer
+
+    def _end_question(self, question: tuple[Any, ...], asked: asyncio.Future[Any]) -> None:
+        del self._unanswered[question]
+        if not asked.cancelled():
+            asked.exception()  # there may be no waiting caller
 
     def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Call `callback` in the event loop for every event. Returns the function that unsubscribes it."""
@@ -122,7 +133,6 @@ class Connection:
         return call(self._ensure_open(), *args)
 
     def _ask_once(self, call: Callable[..., T], *args: Any) -> T:
-        # Further callers wait for the answer to the first one.
         with self._asking:
             connection, question = self._ensure_open(), (call, *args)
             if self._asked is not connection:
