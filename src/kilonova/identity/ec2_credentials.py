@@ -7,6 +7,7 @@ import secrets
 import orjson
 
 from kilonova.http import Context, Response
+from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.credentials import CREDENTIALS, EC2, check_unrestricted, decrypt, ec2_id, encrypt
 from kilonova.identity.resources import conflicts, get, not_found, write_transaction
@@ -65,7 +66,7 @@ async def index(ctx: Context, user_id: str) -> Response:
     await USERS.get(ctx, ctx.db, user_id, "identity:ec2_list_credentials")
     rows = await ctx.db.fetch("SELECT * FROM credentials WHERE user_id = $1 AND type = $2 ORDER BY id", user_id, EC2)
     links = list_links(ctx, f"users/{user_id}/credentials/OS-EC2")
-    return Response({"credentials": [_view(ctx, row) for row in rows], "links": links})
+    return Response({"credentials": await collect(_view(ctx, row) for row in rows), "links": links})
 
 
 async def _find(ctx: Context, db: Reader, user_id: str, access: str, rule: str) -> Row:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
+from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, list_links
 from kilonova.identity.listing import filters, inexact
 from kilonova.identity.projects import home_domain
@@ -68,7 +69,7 @@ async def list_users(ctx: Context, group_id: str) -> Response:
     where = filters(ctx, ["name", "domain_id"])
     where.add("id IN (SELECT user_id FROM group_members WHERE group_id = ?)", group_id)
     rows = await ctx.db.fetch(f"SELECT * FROM users WHERE {where.where()} ORDER BY name, id", *where.arguments)
-    shown = [USERS.view(ctx, row) for row in rows]
+    shown = await collect(USERS.view(ctx, row) for row in rows)
     return Response({"users": shown, "links": list_links(ctx, f"groups/{group_id}/users")})
 
 
@@ -84,7 +85,7 @@ async def list_of_user(ctx: Context, user_id: str) -> Response:
     where = filters(ctx, ["name"])
     where.add("id IN (SELECT group_id FROM group_members WHERE user_id = ?)", user_id)
     rows = await ctx.db.fetch(f"SELECT * FROM groups WHERE {where.where()} ORDER BY name, id", *where.arguments)
-    shown = [GROUPS.view(ctx, row) for row in rows]
+    shown = await collect(GROUPS.view(ctx, row) for row in rows)
     return Response({"groups": shown, "links": list_links(ctx, f"users/{user_id}/groups")})
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
+from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, link, list_links
 from kilonova.identity.schemas import QUERY_TEXT
 from kilonova.store import Row
@@ -92,5 +93,5 @@ async def list_page(
         rows = rows[: int(limit)]
         query = {key: values[-1] for key, values in ctx.query.items() if key != "marker"}
         next_link = link(ctx, f"{path}?{urlencode({**query, 'marker': rows[-1]['id']})}")
-    shown = [view(ctx, row) for row in rows if keep is None or keep(row)]
+    shown = await collect(view(ctx, row) for row in rows if keep is None or keep(row))
     return Response({plural: shown, "links": list_links(ctx, path, next_link)})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
+from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.assigned_roles import Actor, effective
 from kilonova.identity.grants import grant_path
@@ -76,10 +79,10 @@ async def index(ctx: Context) -> Response:
         beginning = effective("user_id = $1")
     rows = await ctx.db.fetch(beginning + _LIST.format(table, where.where()), *where.arguments)
     if is_effective:
-        rows = _with_implied(rows, await _implications(ctx.db))
+        rows = await collect(_with_implied(rows, await _implications(ctx.db)))
         if (role_id := ctx.query_one("role.id")) is not None:
             rows = [row for row in rows if row["role_id"] == role_id]
-    shown = [_view(ctx, row, names) for row in rows]
+    shown = await collect(_view(ctx, row, names) for row in rows)
     return Response({"role_assignments": shown, "links": list_links(ctx, "role_assignments")})
 
 
@@ -141,10 +144,9 @@ FROM implied_roles i JOIN roles r ON r.id = i.implied_id LEFT JOIN domains d ON 
     return found
 
 
-def _with_implied(rows: list[Row], implications: dict[str, list[Json]]) -> list[Row]:
+def _with_implied(rows: list[Row], implications: dict[str, list[Json]]) -> Iterator[Row]:
     """The assignments with those of implied roles. Roles of domains are left out: tokens do not have them."""
     seen: set[tuple[str, str, str, str]] = set()
-    found: list[Row] = []
     pending = rows[::-1]
     while pending:
         row = pending.pop()
@@ -153,12 +155,11 @@ def _with_implied(rows: list[Row], implications: dict[str, list[Json]]) -> list[
             continue
         seen.add(key)
         if not row["role_domain_id"]:
-            found.append(row)
+            yield row
         made_role_id = row.get("made_role_id") or row["role_id"]
         pending += [
             {**row, **implied, "made_role_id": made_role_id} for implied in implications.get(row["role_id"], ())
         ]
-    return found
 
 
 def _view(ctx: Context, row: Row, names: bool) -> Json:

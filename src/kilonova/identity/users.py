@@ -9,6 +9,7 @@ import orjson
 from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Forbidden
+from kilonova.http.loop_yielder import collect
 from kilonova.identity import passwords
 from kilonova.identity.api import Json, api, list_links
 from kilonova.identity.assigned_roles import effective
@@ -130,5 +131,5 @@ async def list_projects(ctx: Context, user_id: str) -> Response:
     user = f"${len(where.arguments) + 1}"
     sql = f"{effective(f'user_id = {user}')} SELECT * FROM projects WHERE {where.where()} ORDER BY name, id"
     rows = await ctx.db.fetch(sql, *where.arguments, user_id)
-    shown = [PROJECTS.view(ctx, row) for row in rows]
+    shown = await collect(PROJECTS.view(ctx, row) for row in rows)
     return Response({"projects": shown, "links": list_links(ctx, f"users/{user_id}/projects")})
