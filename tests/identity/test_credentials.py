@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -168,5 +169,30 @@ def test_restricted_tokens_store_no_credentials(
             ):
                 assert (await c.call(method, path, demo, body)).status == 403, path
             assert (await c.call("GET", f"/v3/credentials/{created['id']}", demo)).status == 200
+
+    run(scenario())
+
+
+def test_number_of_credentials_of_a_user_is_limited(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            c.services.config.identity.credentials_per_user = 3
+            reader, admin = await c.login("demo-reader"), await c.login("admin")
+            user_id, project_id = await c.ident("user", "demo-reader"), await c.ident("project", "demo")
+            credential = {"credential": {"type": "totp", "blob": "b", "user_id": user_id}}
+            ec2 = f"/v3/users/{user_id}/credentials/OS-EC2"
+            answers = await asyncio.gather(
+                *(c.call("POST", "/v3/credentials", reader, credential) for _ in range(4)),
+                *(c.call("POST", ec2, admin, {"tenant_id": project_id}) for _ in range(4)),
+            )
+            assert sorted(answer.status for answer in answers) == [201] * 3 + [403] * 5
+            (message, *_) = {answer.json()["error"]["message"] for answer in answers if answer.status == 403}
+            assert message == "Unable to create additional credentials, maximum of 3 already exceeded for user."
+            await store(c, admin, type="totp", blob="b")  # another user's do not count
+            listed = (await c.ok("GET", "/v3/credentials", reader))["credentials"]
+            await c.ok("DELETE", f"/v3/credentials/{listed[0]['id']}", reader)
+            await store(c, reader, **credential["credential"])
+            c.services.config.identity.credentials_per_user = -1
+            await store(c, reader, **credential["credential"])
 
     run(scenario())

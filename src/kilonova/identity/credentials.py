@@ -10,7 +10,7 @@ import orjson
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden, HttpError, NotSupported
 from kilonova.identity.api import Json
-from kilonova.identity.resources import Resource, get
+from kilonova.identity.resources import Resource, get, lock
 from kilonova.identity.schemas import ID, ID_OR_NULL, NAME, QUERY_TEXT
 from kilonova.identity.token_keys import KeyRing
 from kilonova.store import Database, Row, Transaction
@@ -75,7 +75,7 @@ class Credentials(Resource):
             if row["project_id"] is None:
                 raise BadRequest("project_id is needed for a credential of the type ec2.")
             row["id"] = ec2_id(_ec2_keys(body["blob"])["access"])
-        await get(tx, "users", row["user_id"])
+        await reserve(ctx, tx, row["user_id"])
         if row["project_id"] is not None:
             await get(tx, "projects", row["project_id"])
         await super().insert(ctx, tx, row, body)
@@ -113,6 +113,15 @@ def check_unrestricted(ctx: Context) -> None:
     methods = getattr(ctx.token, "methods", ())
     if not _UNRESTRICTED_METHODS.issuperset(methods):
         raise Forbidden("Credentials can only be stored with a token that was issued for a password.")
+
+
+async def reserve(ctx: Context, tx: Transaction, user_id: str) -> None:
+    """Lock the user, who gets another credential, and check that it does not have too many."""
+    await lock(tx, "users", user_id)
+    limit = ctx.services.config.identity.credentials_per_user
+    stored = await tx.fetch_value("SELECT COUNT(*) FROM credentials WHERE user_id = $1", user_id)
+    if 0 <= limit <= stored:
+        raise Forbidden(f"Unable to create additional credentials, maximum of {limit} already exceeded for user.")
 
 
 def encrypt(ctx: Context, blob: str) -> str:

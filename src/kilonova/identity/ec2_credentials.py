@@ -9,7 +9,7 @@ import orjson
 from kilonova.http import Context, Response
 from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, link, list_links
-from kilonova.identity.credentials import CREDENTIALS, EC2, check_unrestricted, decrypt, ec2_id, encrypt
+from kilonova.identity.credentials import CREDENTIALS, EC2, check_unrestricted, decrypt, ec2_id, encrypt, reserve
 from kilonova.identity.resources import conflicts, get, not_found, write_transaction
 from kilonova.identity.schemas import ID
 from kilonova.identity.users import USERS
@@ -54,7 +54,7 @@ async def create(ctx: Context, user_id: str) -> Response:
     }
     with conflicts("credential", access):
         async with ctx.db.transaction() as tx:
-            await get(tx, "users", user_id)
+            await reserve(ctx, tx, user_id)
             await get(tx, "projects", project_id)
             await insert_row(tx, "credentials", row)
     return Response({"credential": _view(ctx, row)})
