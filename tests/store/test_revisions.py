@@ -40,8 +40,8 @@ def test_revisions_keep_users(tmp_path: Path) -> None:
     old.close()
     upgrade_sqlite(path)
     new = sqlite3.connect(path)
-    found = new.execute("SELECT name, password_hash, password_changed_at FROM users").fetchall()
-    assert found == [("demo", "$scrypt$", None)]
+    found = new.execute("SELECT name, password_hash, password_changed_at, token_epoch FROM users").fetchall()
+    assert found == [("demo", "$scrypt$", None, 0)]
     new.close()
 
 

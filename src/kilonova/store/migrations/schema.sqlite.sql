@@ -957,6 +957,7 @@ CREATE TABLE users (
     password_hash TEXT,
     extra TEXT NOT NULL,
     password_changed_at DOUBLE,
+    token_epoch BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_users PRIMARY KEY (id),
     CONSTRAINT uq_users_domain_id_name UNIQUE (domain_id, name),
     CONSTRAINT fk_users_domain_id FOREIGN KEY(domain_id) REFERENCES domains (id)
@@ -1021,6 +1022,17 @@ CREATE INDEX volumes_status ON volumes (status);
 
 CREATE INDEX volumes_type ON volumes (type_id);
 
+CREATE TABLE access_rules (
+    id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    service TEXT NOT NULL,
+    method TEXT NOT NULL,
+    path TEXT NOT NULL,
+    CONSTRAINT pk_access_rules PRIMARY KEY (id),
+    CONSTRAINT uq_access_rules_user_id_service_method_path UNIQUE (user_id, service, method, path),
+    CONSTRAINT fk_access_rules_user_id FOREIGN KEY(user_id) REFERENCES users (id) ON DELETE CASCADE
+);
+
 CREATE TABLE allocations (
     consumer_uuid TEXT NOT NULL,
     provider_id BIGINT NOT NULL,
@@ -1034,6 +1046,25 @@ CREATE TABLE allocations (
  WITHOUT ROWID;
 
 CREATE INDEX allocations_provider ON allocations (provider_id, resource_class, used);
+
+CREATE TABLE application_credentials (
+    id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    description TEXT,
+    secret_hash TEXT NOT NULL,
+    role_ids TEXT NOT NULL,
+    unrestricted BOOLEAN NOT NULL,
+    has_access_rules BOOLEAN NOT NULL,
+    expires_at DOUBLE,
+    CONSTRAINT pk_application_credentials PRIMARY KEY (id),
+    CONSTRAINT uq_application_credentials_user_id_name UNIQUE (user_id, name),
+    CONSTRAINT fk_application_credentials_user_id FOREIGN KEY(user_id) REFERENCES users (id) ON DELETE CASCADE,
+    CONSTRAINT fk_application_credentials_project_id FOREIGN KEY(project_id) REFERENCES projects (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_application_credentials_project_id ON application_credentials (project_id);
 
 CREATE TABLE credentials (
     id TEXT NOT NULL,
@@ -1192,6 +1223,33 @@ CREATE TABLE standby_bindings (
 
 CREATE INDEX standby_bindings_host ON standby_bindings (host);
 
+CREATE TABLE trusts (
+    id TEXT NOT NULL,
+    trustor_user_id TEXT NOT NULL,
+    trustee_user_id TEXT NOT NULL,
+    project_id TEXT,
+    impersonation BOOLEAN NOT NULL,
+    role_ids TEXT NOT NULL,
+    expires_at DOUBLE,
+    remaining_uses BIGINT,
+    redelegation_count BIGINT NOT NULL,
+    redelegated_trust_id TEXT,
+    extra TEXT NOT NULL,
+    CONSTRAINT pk_trusts PRIMARY KEY (id),
+    CONSTRAINT fk_trusts_trustor_user_id FOREIGN KEY(trustor_user_id) REFERENCES users (id) ON DELETE CASCADE,
+    CONSTRAINT fk_trusts_trustee_user_id FOREIGN KEY(trustee_user_id) REFERENCES users (id) ON DELETE CASCADE,
+    CONSTRAINT fk_trusts_project_id FOREIGN KEY(project_id) REFERENCES projects (id) ON DELETE CASCADE,
+    CONSTRAINT fk_trusts_redelegated_trust_id FOREIGN KEY(redelegated_trust_id) REFERENCES trusts (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_trusts_project_id ON trusts (project_id);
+
+CREATE INDEX ix_trusts_redelegated_trust_id ON trusts (redelegated_trust_id);
+
+CREATE INDEX ix_trusts_trustee_user_id ON trusts (trustee_user_id);
+
+CREATE INDEX ix_trusts_trustor_user_id ON trusts (trustor_user_id);
+
 CREATE TABLE volume_attachments (
     id TEXT NOT NULL,
     volume_id TEXT NOT NULL,
@@ -1268,6 +1326,16 @@ CREATE INDEX volume_transfers_project ON volume_transfers (project_id, created_a
 
 CREATE UNIQUE INDEX volume_transfers_volume ON volume_transfers (volume_id);
 
+CREATE TABLE application_credential_rules (
+    application_credential_id TEXT NOT NULL,
+    access_rule_id TEXT NOT NULL,
+    CONSTRAINT pk_application_credential_rules PRIMARY KEY (application_credential_id, access_rule_id),
+    CONSTRAINT fk_application_credential_rules_application_credential_id FOREIGN KEY(application_credential_id) REFERENCES application_credentials (id) ON DELETE CASCADE,
+    CONSTRAINT fk_application_credential_rules_access_rule_id FOREIGN KEY(access_rule_id) REFERENCES access_rules (id)
+);
+
+CREATE INDEX ix_application_credential_rules_access_rule_id ON application_credential_rules (access_rule_id);
+
 CREATE TABLE auto_topologies (
     project_id TEXT NOT NULL,
     network_id TEXT NOT NULL,
@@ -1325,4 +1393,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0016');
+INSERT INTO alembic_version (version_num) VALUES ('0018');

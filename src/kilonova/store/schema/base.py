@@ -73,8 +73,9 @@ def string(name: str, *, nullable: bool = False, default: str | None = None) -> 
     return Column(name, Text, nullable=nullable, server_default=default)
 
 
-def number(name: str, *, nullable: bool = False) -> Column[int]:
-    return Column(name, BigInteger, nullable=nullable)
+def number(name: str, *, nullable: bool = False, default: int | None = None) -> Column[int]:
+    """`default` is for columns added by a later revision: existing rows get it."""
+    return Column(name, BigInteger, nullable=nullable, server_default=None if default is None else str(default))
 
 
 def real(name: str, *, nullable: bool = False, default: float | None = None) -> Column[float]:

@@ -47,6 +47,8 @@ users = Table(
     document("extra"),
     # Null while the password is the one that the first start of the cloud generated.
     moment("password_changed_at", nullable=True),
+    # Tokens with a lower number are revoked. A new password and disabling the user increase it.
+    number("token_epoch", default=0),
     UniqueConstraint("domain_id", "name"),
     Index(None, "name"),
     Index(None, "default_project_id"),
@@ -132,6 +134,68 @@ credentials = Table(
     document("extra"),
     Index(None, "user_id"),
     Index(None, "project_id"),
+)
+
+application_credentials = Table(
+    "application_credentials",
+    metadata,
+    ident(),
+    reference("user_id", "users.id", ondelete="CASCADE"),
+    reference("project_id", "projects.id", ondelete="CASCADE"),
+    string("name"),
+    string("description", nullable=True),
+    string("secret_hash"),
+    document("role_ids"),
+    flag("unrestricted"),
+    # Whether only the requests of its access rules are allowed: without any, none are.
+    flag("has_access_rules"),
+    moment("expires_at", nullable=True),
+    UniqueConstraint("user_id", "name"),
+    Index(None, "project_id"),
+)
+
+access_rules = Table(
+    "access_rules",
+    metadata,
+    ident(),
+    reference("user_id", "users.id", ondelete="CASCADE"),
+    string("service"),
+    string("method"),
+    string("path"),
+    UniqueConstraint("user_id", "service", "method", "path"),
+)
+
+application_credential_rules = Table(
+    "application_credential_rules",
+    metadata,
+    reference("application_credential_id", "application_credentials.id", ondelete="CASCADE"),
+    reference("access_rule_id", "access_rules.id"),
+    PrimaryKeyConstraint("application_credential_id", "access_rule_id"),
+    Index(None, "access_rule_id"),
+)
+
+trusts = Table(
+    "trusts",
+    metadata,
+    ident(),
+    reference("trustor_user_id", "users.id", ondelete="CASCADE"),
+    reference("trustee_user_id", "users.id", ondelete="CASCADE"),
+    # Null for a trust that gives no roles.
+    reference("project_id", "projects.id", nullable=True, ondelete="CASCADE"),
+    flag("impersonation"),
+    document("role_ids"),
+    moment("expires_at", nullable=True),
+    # Null: any number of tokens.
+    number("remaining_uses", nullable=True),
+    # How many times the trust may be passed on; 0: never.
+    number("redelegation_count"),
+    # The trust that was passed on. It ends this one.
+    reference("redelegated_trust_id", "trusts.id", nullable=True, ondelete="CASCADE"),
+    document("extra"),
+    Index(None, "trustor_user_id"),
+    Index(None, "trustee_user_id"),
+    Index(None, "project_id"),
+    Index(None, "redelegated_trust_id"),
 )
 
 registered_limits = Table(
