@@ -313,3 +313,16 @@ def test_domain_is_created_updated_and_deleted(database_url: str, tmp_path: Path
             assert await c.login("demo", project_scope("demo"))
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    "noun, name", [("project", "demo"), ("user", "demo"), ("role", "member"), ("domain", "Default")]
+)
+def test_unknown_query_keys_of_one_object_are_ignored(database_url: str, tmp_path: Path, noun: str, name: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, item_id = await c.login("admin"), await c.ident(noun, name)
+            shown = await c.ok("GET", f"/v3/{noun}s/{item_id}?domain_id=default&domain_id=other&other=1", admin)
+            assert shown[noun]["id"] == item_id
+
+    run(scenario())

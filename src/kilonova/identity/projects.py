@@ -8,6 +8,7 @@ from typing import ClassVar
 import orjson
 
 from kilonova.http import Context, Response
+from kilonova.http.api import multi
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.http.filter_values import limited
 from kilonova.identity import project_tree
@@ -52,8 +53,8 @@ class Projects(Resource):
         "is_domain": QUERY_FLAG,
         **dict.fromkeys(TAG_FILTERS, QUERY_TEXT),
     }
-    # Clients send the domain also with an id.
-    show_query: ClassVar[Json] = {"domain_id": QUERY_TEXT, **dict.fromkeys(project_tree.QUERY_KEYS, QUERY_FLAG)}
+    # Other keys are ignored, as for other objects: clients send the domain also with an id.
+    show_query: ClassVar[Json] = {**dict.fromkeys(project_tree.QUERY_KEYS, QUERY_FLAG), "*": multi({})}
 
     def target(self, item_id: str, row: Row | None = None) -> Json:
         target = {"target.project.id": item_id, "project_id": item_id}
