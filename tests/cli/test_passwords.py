@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 
 from tests.support.cloud_process import CloudProcess, kilonova
@@ -63,3 +65,31 @@ def test_password_in_secrets_file_is_used_again(tmp_path: Path) -> None:
         cloud.start()
         assert cloud.clouds["kilonova"]["auth"]["password"] == NEW
         assert cloud.client("kilonova").get("compute", "/servers").status == 200
+
+
+def test_every_login_succeeds_while_another_role_of_the_user_is_removed(tmp_path: Path) -> None:
+    with CloudProcess(tmp_path / "data") as cloud:
+        admin, demo = cloud.client("kilonova"), cloud.client()
+        role_id = admin.post("identity", "/roles", {"role": {"name": "other"}}).json()["role"]["id"]
+        user_id = admin.get("identity", "/users?name=demo").json()["users"][0]["id"]
+        path = f"/projects/{demo.project_id}/users/{user_id}/roles/{role_id}"
+        statuses: Counter[int] = Counter()
+        over = threading.Event()
+
+        def log_in() -> None:
+            client = cloud.client()
+            while not over.is_set():
+                statuses[client.log_in().status] += 1
+
+        threads = [threading.Thread(target=log_in) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        removals = 0
+        while removals < 20 or statuses.total() < 40:
+            assert admin.put("identity", path, None).status == 204
+            assert admin.delete("identity", path).status == 204
+            removals += 1
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert set(statuses) == {201}, statuses

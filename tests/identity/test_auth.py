@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kilonova import clock
-from tests.identity.support import REFUSED, SYSTEM, Cloud, cloud, password_auth, project_scope, token_auth
+from kilonova.http.client import ClientResponse
+from kilonova.identity import passwords
+from tests.identity.support import PASSWORDS, REFUSED, SYSTEM, Cloud, cloud, password_auth, project_scope, token_auth
 from tests.support import run
 
 
@@ -246,32 +250,79 @@ def test_malformed_requests_are_refused(sqlite_url: str, tmp_path: Path) -> None
     run(scenario())
 
 
-def test_concurrent_password_change_refuses_login(sqlite_url: str, tmp_path: Path) -> None:
-    """The old password is verified before the change, the token is issued after it."""
+@asynccontextmanager
+async def _login_in_flight(c: Cloud) -> AsyncIterator[asyncio.Task[ClientResponse]]:
+    """A login of the user demo whose password has been verified, and that goes on when the block ends."""
+    verified, go_on = asyncio.Event(), asyncio.Event()
+    original = passwords.verify_password
+
+    async def slow(password: str, stored: str | None, of_service: bool = False) -> bool:
+        result = await original(password, stored)
+        verified.set()
+        await go_on.wait()
+        return result
+
+    passwords.verify_password = slow  # type: ignore[assignment]
+    try:
+        login = asyncio.create_task(c.authenticate(password_auth("demo", scope=project_scope("demo"))))
+        await verified.wait()
+        passwords.verify_password = original  # type: ignore[assignment]
+        yield login
+        go_on.set()
+        await login
+    finally:
+        passwords.verify_password = original  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("change", ["new password", "same password again", "disabled and enabled"])
+def test_login_during_the_revocation_of_all_tokens_is_refused(database_url: str, tmp_path: Path, change: str) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            path = f"/v3/users/{await c.ident('user', 'demo')}"
+            async with _login_in_flight(c) as login:
+                if change == "disabled and enabled":
+                    await c.ok("PATCH", path, admin, {"user": {"enabled": False}})
+                    await c.ok("PATCH", path, admin, {"user": {"enabled": True}})
+                else:
+                    password = "new" if change == "new password" else PASSWORDS["demo"]
+                    await c.ok("PATCH", path, admin, {"user": {"password": password}})
+            assert login.result().json() == REFUSED
+
+    run(scenario())
+
+
+def test_login_while_a_role_is_removed_gets_the_other_roles(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin, user_id = await c.login("admin"), await c.ident("user", "demo")
+            await c.grant(admin, user_id, "demo", "manager")
+            async with _login_in_flight(c) as login:
+                await c.grant(admin, user_id, "demo", "manager", "DELETE")
+            assert login.result().status == 201, login.result().body
+            assert [role["name"] for role in login.result().json()["token"]["roles"]] == ["member", "reader"]
+            assert await c.works(login.result().headers["x-subject-token"])
+            async with _login_in_flight(c) as login:
+                await c.grant(admin, user_id, "demo", "member", "DELETE")
+            assert login.result().json() == REFUSED
+
+    run(scenario())
+
+
+def test_token_issued_before_the_removal_of_a_role_does_not_have_it(database_url: str, tmp_path: Path) -> None:
+    """The role is removed after the login has read it, and before the token is used."""
 
     async def scenario() -> None:
-        from kilonova.identity import passwords
-
-        async with cloud(sqlite_url, tmp_path) as c:
-            admin = await c.login("admin")
-            user_id = await c.ident("user", "demo")
-            verified, go_on = asyncio.Event(), asyncio.Event()
-            original = passwords.verify_password
-
-            async def slow(password: str, stored: str | None, of_service: bool = False) -> bool:
-                result = await original(password, stored)
-                verified.set()
-                await go_on.wait()
-                return result
-
-            passwords.verify_password = slow  # type: ignore[assignment]
-            try:
-                racing = asyncio.create_task(c.authenticate(password_auth("demo", scope=project_scope("demo"))))
-                await verified.wait()
-                await c.ok("PATCH", f"/v3/users/{user_id}", admin, {"user": {"password": "new"}})
-                go_on.set()
-                assert (await racing).json() == REFUSED
-            finally:
-                passwords.verify_password = original
+        async with cloud(database_url, tmp_path) as c:
+            admin, user_id = await c.login("admin"), await c.ident("user", "demo")
+            await c.grant(admin, user_id, "demo", "manager")
+            token = await c.login("demo")
+            found = await c.tokens.validate(token)
+            assert found is not None
+            assert "manager" in found.roles
+            await c.grant(admin, user_id, "demo", "manager", "DELETE")
+            found = await c.tokens.validate(token)
+            assert found is not None
+            assert found.roles == {"member", "reader"}
 
     run(scenario())

@@ -143,7 +143,7 @@ def test_members_have_the_roles_of_the_group(
             assert [role["name"] for role in listed["roles"]] == ["member"]
             token, roles = await _roles(c, "eve", scope)
             assert roles == {"member", "reader"}
-            # The end of the assignment, of the membership and of the group each revoke the token.
+            # With the assignment, the membership and the group, the token loses its only role.
             await c.ok("DELETE", one, admin)
             assert not await c.works(token)
             await c.ok("PUT", one, admin, status=204)

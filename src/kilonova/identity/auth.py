@@ -67,8 +67,8 @@ class _ProvenUser(NamedTuple):
     """The user that one authentication method has proved."""
 
     user_id: str
+    token_epoch: int
     default_project_id: str | None = None
-    password_hash: str | None = None
     parent: Token | None = None
 
 
@@ -91,7 +91,7 @@ async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
     if issued is None and not is_requested:
         issued = await _issue(ctx, proven, UNSCOPED, methods)
     if issued is None:
-        raise LoginRefused("the user is disabled, has no role in the scope, or has just changed the password")
+        raise LoginRefused("the user is disabled, has no role in the scope, or has just got another password")
     return issued
 
 
@@ -105,19 +105,19 @@ async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUse
         if parent is None:
             raise LoginRefused("the token is not valid")
         ctx.audit["user"] = {"id": parent.user_id, "name": parent.user_name}
-        return _ProvenUser(parent.user_id, parent=parent)
+        return _ProvenUser(parent.user_id, parent.token_epoch, parent=parent)
     user = identity["password"]["user"]
     where, arguments = _matches(user)
     row = await ctx.db.fetch_one(
-        "SELECT u.id, u.password_hash, u.default_project_id FROM users u JOIN domains d ON d.id = u.domain_id "
-        f"WHERE {where}",
+        "SELECT u.id, u.password_hash, u.default_project_id, u.token_epoch "
+        f"FROM users u JOIN domains d ON d.id = u.domain_id WHERE {where}",
         *arguments,
     )
     stored = row["password_hash"] if row is not None else None
     ctx.audit["user"] = _shown_user(user, row)
     await check_password(ctx, (where, *arguments), user.get("password", ""), stored)
     assert row is not None
-    return _ProvenUser(row["id"], row["default_project_id"], stored)
+    return _ProvenUser(row["id"], row["token_epoch"], row["default_project_id"])
 
 
 def _shown_user(user: Json, row: Row | None) -> Json:
@@ -184,14 +184,8 @@ async def _scope_of(db: Database, kind: str, requested: Json) -> Scope | None:
 
 async def _issue(ctx: Context, proven: list[_ProvenUser], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
     parent = next((user.parent for user in proven if user.parent), None)
-    issued = await token_validator(ctx).issue(proven[0].user_id, scope, methods, issued_at=ctx.now, parent=parent)
-    for user in proven:
-        # The password may have been changed while it was verified.
-        if user.password_hash is not None and user.password_hash != await ctx.db.fetch_value(
-            "SELECT password_hash FROM users WHERE id = $1", user.user_id
-        ):
-            return None
-    return issued
+    token_epoch = min(user.token_epoch for user in proven)
+    return await token_validator(ctx).issue(proven[0].user_id, scope, methods, token_epoch=token_epoch, parent=parent)
 
 
 async def token_view(ctx: Context, token: Token) -> Json:

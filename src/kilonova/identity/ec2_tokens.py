@@ -70,9 +70,8 @@ async def _issue(ctx: Context, given: Json, expected: Callable[[str], list[str]]
         if row is None or keys.get("access") != given["access"] or not any(matches):
             raise LoginRefused("unknown access key or wrong signature")
         ctx.audit["target_id"] = row["user_id"]
-        issued = await token_validator(ctx).issue(
-            row["user_id"], Scope("project", row["project_id"]), ["ec2credential"], issued_at=ctx.now
-        )
+        scope = Scope("project", row["project_id"])
+        issued = await token_validator(ctx).issue(row["user_id"], scope, ["ec2credential"])
         if issued is None:
             raise LoginRefused("the user is disabled, or has no role in the project")
     text, token = issued

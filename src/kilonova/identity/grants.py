@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.identity.api import Json, api, list_links
 from kilonova.identity.assigned_roles import Actor, check_domain
 from kilonova.identity.domains import DOMAINS
-from kilonova.identity.groups import GROUPS, revoke_members
+from kilonova.identity.groups import GROUPS
 from kilonova.identity.projects import PROJECTS
-from kilonova.identity.resources import Resource, conflicts, get, lock, not_found, token_validator, write_transaction
+from kilonova.identity.resources import Resource, conflicts, get, lock, not_found, write_transaction
 from kilonova.identity.roles import ROLES
 from kilonova.identity.token import INHERITED, INHERITED_PROJECT, SYSTEM, Scope, ScopeKind
-from kilonova.identity.token_provider import revoke
 from kilonova.identity.users import USERS
 from kilonova.store import Reader, Row, Transaction
 
@@ -85,15 +83,6 @@ class _Grant:
 
     async def delete(self, tx: Transaction) -> bool:
         return bool(await tx.execute(f"DELETE FROM {self.actor.table} WHERE {self.condition}", *self.key))
-
-    async def revoke(self, ctx: Context, tx: Transaction) -> None:
-        """Revoke the tokens that may contain the role. If projects inherit it, these are tokens of any project."""
-        scope = "" if self.scope.kind in _INHERITED_KINDS else f"{self.scope.kind} {self.scope.id}"
-        if self.actor.kind == "group":
-            await revoke_members(ctx, tx, self.actor.id, scope)
-        else:
-            subject = f"user {self.actor.id} {scope}".rstrip()
-            await revoke(tx, subject, clock.now(), token_validator(ctx).token_seconds)
 
     def not_found(self) -> Exception:
         text = f"role {self.role_id} of {self.actor.kind} {self.actor.id} on {self.scope.kind} {self.scope.id}"
@@ -164,12 +153,11 @@ def _declare(actor_kind: Literal["user", "group"], kind: ScopeKind, rules: Json)
             await found.authorize(ctx, tx, rules["revoke"])
             if not await found.delete(tx):
                 raise found.not_found()
-            await found.revoke(ctx, tx)
 
     list_grants.__doc__ = f"List the roles a {actor_kind} has in this scope."
     assign.__doc__ = f"Assign a role to a {actor_kind} in this scope."
     check.__doc__ = f"Check whether a {actor_kind} has a role in this scope."
-    unassign.__doc__ = f"Unassign a role from a {actor_kind} in this scope, and revoke the tokens with it."
+    unassign.__doc__ = f"Unassign a role from a {actor_kind} in this scope; tokens no longer have it."
     api.route("GET", many, checks=[rules["list"]])(list_grants)
     api.route("PUT", one, checks=[rules["create"]], status=204)(assign)
     for method in ("GET", "HEAD"):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest
 from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, list_links
 from kilonova.identity.listing import filters, inexact
 from kilonova.identity.projects import home_domain
-from kilonova.identity.resources import Resource, conflicts, get, not_found, token_validator, write_transaction
+from kilonova.identity.resources import Resource, conflicts, get, not_found, write_transaction
 from kilonova.identity.schemas import ID_OR_NULL, NAME, QUERY_TEXT, TEXT_OR_NULL
-from kilonova.identity.token_provider import revoke_all
 from kilonova.identity.users import USERS
 from kilonova.store import Reader, Row, Transaction
 
@@ -45,18 +43,8 @@ class Groups(Resource):
         if body.get("domain_id") not in (None, row["domain_id"]):
             raise BadRequest("The attribute domain_id of a group cannot be changed.")
 
-    async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
-        await revoke_members(ctx, tx, row["id"])
-
 
 GROUPS = Groups()
-
-
-async def revoke_members(ctx: Context, tx: Transaction, group_id: str, scope: str = "") -> None:
-    """Revoke the tokens of all members, or those with a scope, such as `project ID`."""
-    rows = await tx.fetch("SELECT user_id FROM group_members WHERE group_id = $1", group_id)
-    subjects = [f"user {row['user_id']} {scope}".rstrip() for row in rows]
-    await revoke_all(tx, subjects, clock.now(), token_validator(ctx).token_seconds)
 
 
 _USER_QUERY: Json = dict.fromkeys(("name", "domain_id"), QUERY_TEXT) | inexact(["name"])
@@ -130,9 +118,8 @@ for _method in ("GET", "HEAD"):
 
 @api.route("DELETE", _MEMBER, checks=["identity:remove_user_from_group"], status=204)
 async def remove_user(ctx: Context, group_id: str, user_id: str) -> None:
-    """Remove a user from a group; revokes the tokens of the user, which may have roles of the group."""
+    """Remove a user from a group, with whose roles its tokens end."""
     async with write_transaction(ctx) as tx:
         await _authorize(ctx, tx, "identity:remove_user_from_group", group_id, user_id)
         if not await tx.execute(f"DELETE FROM group_members WHERE {_IS_MEMBER}", group_id, user_id):
             raise _not_member(group_id, user_id)
-        await revoke_all(tx, [f"user {user_id}"], clock.now(), token_validator(ctx).token_seconds)

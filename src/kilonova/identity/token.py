@@ -23,6 +23,7 @@ class Token(Credentials, frozen=True, kw_only=True):
     issued_at: float = 0.0
     expires_at: float = 0.0
     audit_ids: tuple[str, ...] = ()
+    token_epoch: int = 0
 
     @property
     def audit_id(self) -> str:
@@ -62,6 +63,8 @@ class Claims(NamedTuple):
     issued_at: float
     expires_at: float
     audit_ids: tuple[str, ...]
+    # The user's number when the credentials were read. A new password, for example, ends tokens with a lower number.
+    token_epoch: int = 0
 
 
 class _Encoded(msgspec.Struct, array_like=True):
@@ -73,6 +76,8 @@ class _Encoded(msgspec.Struct, array_like=True):
     issued_at: float
     expires_at: float
     audit_ids: list[str]
+    # Tokens of earlier releases end here.
+    token_epoch: int = 0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -90,6 +95,7 @@ def pack(claims: Claims) -> bytes:
             claims.issued_at,
             claims.expires_at,
             list(claims.audit_ids),
+            claims.token_epoch,
         )
     )
 
@@ -104,6 +110,7 @@ def unpack(raw: bytes) -> Claims:
         encoded.issued_at,
         encoded.expires_at,
         tuple(encoded.audit_ids),
+        encoded.token_epoch,
     )
 
 

@@ -92,24 +92,28 @@ class TokenProvider(TokenCache):
         scope: Scope,
         methods: Iterable[str],
         *,
-        issued_at: float,
+        token_epoch: int | None = None,
         parent: Token | None = None,
     ) -> tuple[str, Token] | None:
         """A new token, or None if the user has no role in the scope. It does not outlive its parent token.
 
-        `issued_at` is when the credentials were read, so that a revocation meanwhile applies to this token too.
+        `token_epoch` is the user's number from the time at which the credentials were read, by default from now. So a
+        new password meanwhile refuses this token too.
         """
+        if token_epoch is None:
+            token_epoch = await self.db.fetch_value("SELECT token_epoch FROM users WHERE id = $1", user_id) or 0
+        issued_at = clock.now()
         expires_at = min(issued_at + self.token_seconds, parent.expires_at if parent else float("inf"))
         audit_ids = (new_audit_id(), *(parent.audit_ids[-1:] if parent else ()))
         methods = dict.fromkeys((*methods, *(parent.methods if parent else ())))
-        claims = Claims(user_id, scope, tuple(methods), issued_at, expires_at, audit_ids)
+        claims = Claims(user_id, scope, tuple(methods), issued_at, expires_at, audit_ids, token_epoch)
         token = await self.resolve(claims)
         return (self.keys.encrypt(pack(claims)), token) if token is not None else None
 
     async def resolve(self, claims: Claims) -> Token | None:
         """The token of the claims, or None if its user or scope is deleted or disabled, or the token is revoked."""
         row = await self.db.fetch_one(_SELECT_SUBJECT, *_subject_arguments(claims))
-        if row is None or not row["user_enabled"]:
+        if row is None or not row["user_enabled"] or row["token_epoch"] != claims.token_epoch:
             return None
         scope = claims.scope
         if scope.kind in ("project", "domain") and not row["scope_enabled"]:
@@ -128,7 +132,7 @@ async def effective_roles(db: Database, user_id: str, scope: Scope) -> tuple[tup
 
 _SELECT_SUBJECT = """
 SELECT u.name AS user_name, u.domain_id AS user_domain_id, ud.name AS user_domain_name,
-       u.enabled AND ud.enabled AS user_enabled,
+       u.enabled AND ud.enabled AS user_enabled, u.token_epoch,
        p.name AS project_name, p.domain_id AS project_domain_id, pd.name AS project_domain_name,
        d.name AS domain_name, CASE WHEN d.id IS NULL THEN p.enabled AND pd.enabled ELSE d.enabled END AS scope_enabled
 FROM users u
@@ -152,9 +156,9 @@ def _subject_arguments(claims: Claims) -> tuple[str, str | None, str | None, lis
         scope.id if scope.kind == "domain" else None,
         [
             f"token {claims.audit_ids[0]}",
-            f"user {claims.user_id}",
             f"{scope.kind} {scope.id}",
-            f"user {claims.user_id} {scope.kind} {scope.id}",
+            # Earlier releases revoked the tokens of users by time.
+            f"user {claims.user_id}",
         ],
         claims.issued_at,
     )
@@ -180,24 +184,23 @@ def _token(claims: Claims, row: Row, roles: tuple[tuple[str, str], ...]) -> Toke
         issued_at=claims.issued_at,
         expires_at=claims.expires_at,
         audit_ids=claims.audit_ids,
+        token_epoch=claims.token_epoch,
     )
 
 
 async def revoke(tx: Transaction, subject: str, issued_until: float, token_seconds: float) -> None:
-    """Revoke the subject's tokens that were issued until then.
-
-    Subjects are `token AUDIT`, `user ID`, `project ID`, `domain ID`, and `user ID project ID` for one scope of a user.
-    """
-    await revoke_all(tx, [subject], issued_until, token_seconds)
-
-
-async def revoke_all(tx: Transaction, subjects: Iterable[str], issued_until: float, token_seconds: float) -> None:
-    """Revoke the tokens of several subjects."""
+    """Revoke the subject's tokens that were issued until then. Subjects: `token AUDIT`, `project ID`, `domain ID`."""
     now = clock.now()
     await tx.execute("DELETE FROM revocations WHERE expires_at < $1", now)
-    await tx.execute_many(
+    await tx.execute(
         "INSERT INTO revocations (subject, issued_until, expires_at) VALUES ($1, $2, $3) "
         "ON CONFLICT (subject) DO UPDATE SET issued_until = excluded.issued_until, expires_at = excluded.expires_at",
-        # Sorted, so that transactions that revoke at the same time wait for each other instead of deadlocking.
-        [(subject, issued_until, now + token_seconds + EXPIRED_WINDOW_SECONDS) for subject in sorted(subjects)],
+        subject,
+        issued_until,
+        now + token_seconds + EXPIRED_WINDOW_SECONDS,
     )
+
+
+async def revoke_all_of_user(tx: Transaction, user_id: str) -> None:
+    """Revoke the tokens that the user got with the credentials so far, and those of logins that are under way."""
+    await tx.execute("UPDATE users SET token_epoch = token_epoch + 1 WHERE id = $1", user_id)

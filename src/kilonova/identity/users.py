@@ -18,6 +18,7 @@ from kilonova.identity.logins import LoginRefused, audited_refusals, check_passw
 from kilonova.identity.projects import PROJECTS, home_domain
 from kilonova.identity.resources import Resource, get, write_transaction
 from kilonova.identity.schemas import BOOLEAN, ID_OR_NULL, NAME, QUERY_FLAG, QUERY_TEXT, USER_OPTIONS, body_of
+from kilonova.identity.token_provider import revoke_all_of_user
 from kilonova.store import Row, Transaction
 
 PASSWORD: Json = {"type": ["string", "null"], "minLength": 1, "maxLength": 4096}
@@ -41,8 +42,6 @@ class Users(Resource):
     # A user without a password cannot log in.
     defaults: ClassVar[Json] = {"enabled": True, "default_project_id": None, "password_hash": None}
     filters = ("name", "domain_id", "default_project_id")
-    # Clients send the domain also with an id.
-    show_query: ClassVar[Json] = {"domain_id": QUERY_TEXT}
     domain_column = "domain_id"
 
     def target(self, item_id: str, row: Row | None = None) -> Json:
@@ -73,6 +72,9 @@ class Users(Resource):
     async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         if body.get("domain_id") not in (None, row["domain_id"]):
             raise BadRequest("The attribute domain_id of a user cannot be changed.")
+
+    async def revoke_tokens(self, ctx: Context, tx: Transaction, item_id: str) -> None:
+        await revoke_all_of_user(tx, item_id)
 
 
 USERS = Users()
