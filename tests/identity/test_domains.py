@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kilonova.store.schema import metadata
 from tests.identity.support import Cloud, cloud
 from tests.identity.test_groups import new_group
 from tests.support import run
@@ -167,5 +168,30 @@ def test_manager_has_no_power_over_other_domains(database_url: str, tmp_path: Pa
             query = f"/v3/role_assignments?scope.domain.id={near.id}"
             assert (await c.ok("GET", query, far.manager))["role_assignments"] == []
             assert (await c.ok("GET", f"/v3/users?domain_id={near.id}", far.manager))["users"] == []
+
+    run(scenario())
+
+
+def test_deleted_domain_leaves_no_references(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            admin = await c.login("admin")
+            far, group_id = await new_domain(c, admin), await new_group(c, admin, "outside")
+            user_id, role_id = await c.new_user(admin, "eve"), await c.ident("role", "member")
+            await c.ok("PATCH", f"/v3/users/{user_id}", admin, {"user": {"default_project_id": far.project_id}})
+            await c.ok("POST", f"/v3/users/{user_id}/credentials/OS-EC2", admin, {"tenant_id": far.project_id})
+            await c.ok("PUT", f"/v3/groups/{group_id}/users/{far.user_id}", admin, status=204)
+            places = [f"projects/{far.project_id}", f"domains/{far.id}"]
+            for actor in (f"users/{user_id}", f"groups/{group_id}"):
+                for place in places:
+                    await c.ok("PUT", f"/v3/{place}/{actor}/roles/{role_id}", admin, status=204)
+                    inherited = f"/v3/OS-INHERIT/{place}/{actor}/roles/{role_id}/inherited_to_projects"
+                    await c.ok("PUT", inherited, admin, status=204)
+            await c.ok("PATCH", f"/v3/domains/{far.id}", admin, {"domain": {"enabled": False}})
+            await c.ok("DELETE", f"/v3/domains/{far.id}", admin)
+            deleted = {far.id, far.project_id, far.user_id}
+            for table in metadata.tables:
+                for row in await c.services.db.fetch(f"SELECT * FROM {table}"):
+                    assert deleted.isdisjoint(value for value in row.values() if isinstance(value, str)), table
 
     run(scenario())

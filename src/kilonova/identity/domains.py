@@ -49,6 +49,9 @@ class Domains(Resource):
             domain_id,
         )
         await delete_assignments(tx, "target_kind IN ('domain', 'inherited') AND target_id = $1", domain_id)
+        await tx.execute(
+            f"UPDATE users SET default_project_id = NULL WHERE default_project_id IN ({projects})", domain_id
+        )
         await tx.execute("UPDATE projects SET parent_id = NULL WHERE domain_id = $1", domain_id)
         for table in ("users", "groups", "roles", "projects"):
             await tx.execute(f"DELETE FROM {table} WHERE domain_id = $1", domain_id)
