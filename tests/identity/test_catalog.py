@@ -179,6 +179,7 @@ def test_regions(database_url: str, tmp_path: Path) -> None:
                 assert (await c.call("POST", "/v3/regions", admin, {"region": {"id": region_id}})).status == 409
             for method, path, wrong, status in (
                 ("PUT", "regions/North", {"id": "South"}, 400),
+                ("PUT", f"regions/{'x' * 256}", {}, 400),
                 ("POST", "regions", {"parent_region_id": "none"}, 404),
                 ("PATCH", "regions/West", {"parent_region_id": "Far"}, 400),
                 ("PATCH", "regions/West", {"id": "East"}, 400),

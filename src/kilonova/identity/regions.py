@@ -33,6 +33,8 @@ class Regions(CatalogEntries):
     async def place(self, ctx: Context, body: Json) -> Json:
         """Clients may choose the id, which serves as the name."""
         region_id = ctx.params.get("region_id")
+        if region_id is not None and len(region_id) > REGION_ID_OR_NULL["maxLength"]:
+            raise BadRequest(f"The id of a region can have at most {REGION_ID_OR_NULL['maxLength']} characters.")
         if region_id is not None and body.get("id", region_id) != region_id:
             raise BadRequest(f"id: {region_id} is expected, as in the path.")
         return {"id": region_id or body.get("id") or new_id()}
