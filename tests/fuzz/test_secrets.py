@@ -52,6 +52,7 @@ def test_log_contains_no_secrets(request: pytest.FixtureRequest, tmp_path: Path,
         secrets_.keep("token of the admin", client.token)
         log_in(client, secrets_)
         change_passwords(client, secrets_)
+        store_credentials(client, secrets_)
         boot(client, secrets_, 202)
         boot(client, secrets_, 400, imageRef="none")
         boot(client, secrets_, 400, user_data=secrets_.new("user data that is no base64") + "!")
@@ -126,6 +127,28 @@ def change_passwords(client: Client, secrets_: Secrets) -> None:
     third = {"user": {"password": secrets_.new("third password"), "enabled": "neither"}}
     assert client.request("PATCH", "identity", path, json=third).status == 400
     assert client.request("PATCH", "identity", path, json={"user": {"password": secrets_.new("fourth")}}).status == 200
+
+
+def store_credentials(client: Client, secrets_: Secrets) -> None:
+    def store(status: int, blob: Any, **other: Any) -> Response:
+        answer = client.post("identity", "/credentials", {"credential": {"type": "totp", "blob": blob, **other}})
+        assert answer.status == status, answer.body
+        return answer
+
+    stored = store(201, secrets_.new("blob")).json()["credential"]
+    path = f"/credentials/{stored['id']}"
+    store(400, [secrets_.new("blob in a list")])
+    store(400, secrets_.new("blob that is no JSON"), type="ec2")
+    store(404, secrets_.new("blob of nobody"), user_id="nobody")
+    changed = {"credential": {"blob": secrets_.new("changed blob")}}
+    assert client.request("PATCH", "identity", path, json=changed).status == 200
+    assert client.get("identity", path).status == 200
+    path = f"/users/{stored['user_id']}/credentials/OS-EC2"
+    keys = client.post("identity", path, {"tenant_id": client.project_id}).json()["credential"]
+    secrets_.keep("EC2 secret", keys["secret"])
+    assert client.get("identity", path).status == 200
+    signature = {"signature": secrets_.new("signature"), "access": keys["access"]}
+    assert client.post("identity", "/s3tokens", {"credentials": {**signature, "token": "QQ=="}}).status == 401
 
 
 def secret_files(secrets_: Secrets) -> list[dict[str, str]]:
