@@ -187,6 +187,28 @@ def test_logins_are_recorded_with_the_reason(sqlite_url: str, tmp_path: Path) ->
     run(scenario())
 
 
+def test_ec2_credentials_are_recorded_by_access_key(sqlite_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(sqlite_url, tmp_path) as c:
+            c.caller = InProcess(from_client(c.app), "/identity")
+            admin, demo_id = await c.login("admin"), await c.ident("user", "demo")
+            with recorded_events(c.services) as events:
+                path, body = f"/v3/users/{demo_id}/credentials/OS-EC2", {"tenant_id": await c.ident("project", "demo")}
+                keys = (await c.ok("POST", path, admin, body))["credential"]
+                for access in (keys["access"], "unknown"):
+                    signed = {"access": access, "signature": "secret-guess", "token": "QQ=="}
+                    assert (await c.call("POST", "/v3/s3tokens", admin, {"credentials": signed})).status == 401
+                await c.ok("DELETE", f"{path}/{keys['access']}", admin)
+                made, guessed, unknown, deleted = events
+                assert made["target"]["id"] == deleted["target"]["id"] == keys["access"]
+                assert made["target"]["user_id"] == deleted["target"]["user_id"] == demo_id
+                assert guessed["reason"]["text"] == f"wrong signature with the access key {keys['access']}"
+                assert unknown["reason"]["text"] == "unknown access key unknown"
+                assert not any(secret in str(events) for secret in ("secret-", keys["secret"], admin))
+
+    run(scenario())
+
+
 def test_parallel_requests_write_whole_lines(sqlite_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(sqlite_url, tmp_path) as c:

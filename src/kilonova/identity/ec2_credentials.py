@@ -57,6 +57,7 @@ async def create(ctx: Context, user_id: str) -> Response:
             await reserve(ctx, tx, user_id)
             await get(tx, "projects", project_id)
             await insert_row(tx, "credentials", row)
+    ctx.audit["target_id"] = access
     return Response({"credential": _view(ctx, row)})
 
 

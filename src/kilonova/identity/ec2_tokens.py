@@ -68,7 +68,8 @@ async def _issue(ctx: Context, given: Json, expected: Callable[[str], list[str]]
         signatures = expected(keys.get("secret", ""))
         matches = [hmac.compare_digest(each.encode(), given["signature"].encode()) for each in signatures]
         if row is None or keys.get("access") != given["access"] or not any(matches):
-            raise LoginRefused("unknown access key or wrong signature")
+            problem = "unknown access key" if not keys else "wrong signature with the access key"
+            raise LoginRefused(f"{problem} {given['access']}")
         ctx.audit["target_id"] = row["user_id"]
         scope = Scope("project", row["project_id"])
         issued = await token_validator(ctx).issue(row["user_id"], scope, ["ec2credential"])
