@@ -46,7 +46,8 @@ def test_registered_limits(database_url: str, tmp_path: Path) -> None:
                 assert sorted(entry["id"] for entry in listed) == sorted(expected), query
             # Either all of a request are created or none.
             both = {"registered_limits": [{**cores, "resource_name": "ram"}, cores]}
-            assert (await c.call("POST", "/v3/registered_limits", admin, both)).status == 409
+            refused = await c.call("POST", "/v3/registered_limits", admin, both)
+            assert (refused.status, refused.json()["error"]["message"].endswith("with name cores.")) == (409, True)
             for wrong in ({"service_id": "none"}, {"region_id": "none"}, {"default_limit": -2}, {"default_limit": "1"}):
                 body = {"registered_limits": [{**cores, "resource_name": "ram", **wrong}]}
                 assert (await c.call("POST", "/v3/registered_limits", admin, body)).status == 400, wrong

@@ -43,6 +43,9 @@ class LimitsOfServices(Resource):
     async def create(self, ctx: Context) -> Response:
         return Response({self.plural: await self.create_all(ctx, ctx.body[self.plural])})
 
+    def name_of(self, row: Json, body: Json) -> str:
+        return str(body["resource_name"])
+
     def where(self, ctx: Context) -> Conditions:
         where = super().where(ctx)
         if (region_id := ctx.query_one("region_id")) is not None:

@@ -213,7 +213,7 @@ class Resource:
         new = [(body, await self._new_row(ctx, body)) for body in bodies]
         async with write_transaction(ctx) as tx:
             for body, row in new:
-                with conflicts(self.noun, str(body.get("name", row["id"]))):
+                with conflicts(self.noun, self.name_of(row, body)):
                     await self.insert(ctx, tx, row, body)
         return [self.view(ctx, row) for _, row in new]
 
@@ -232,6 +232,10 @@ class Resource:
         """The columns that a body sets."""
         given = {name: body[name] for name in self.columns if name in body}
         return {name: self.defaults.get(name) if value is None else value for name, value in given.items()}
+
+    def name_of(self, row: Json, body: Json) -> str:
+        """The name of a new object in error messages."""
+        return str(body.get("name", row["id"]))
 
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
         await insert_row(tx, self.table, row)
