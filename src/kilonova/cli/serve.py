@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -110,15 +110,17 @@ async def _run(config: Config, roles: Roles, bound: socket.socket | None, *, die
             process.reloads.run()
 
     stop = stop_event()
-    async with running(config, roles, bound, tell=_print_host) as process:
+    async with running(config, roles, bound, tell=print_host) as process:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
         for line in _start_lines(process):
             click.echo(line)
         await process.background.run_until(stop)
 
 
-def _print_host(line: str) -> None:
-    click.echo(f"host        {line}", err=True)
+def print_host(line: str) -> None:
+    """Print a line while the cloud runs. Its terminal may be closed by then."""
+    with suppress(OSError):
+        click.echo(f"host        {line}", err=True)
 
 
 def _has_terminal() -> bool:
