@@ -8,12 +8,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from kilonova.http.client import ClientResponse
 from kilonova.identity import build, passwords
 from kilonova.identity.credentials import ec2_id
+from kilonova.identity.resources import new_id
 from kilonova.policy.identity import RULES
+from kilonova.store.insert import insert_row
 from tests.authorization.support import Comparison, Part, check_readers_write_nothing, check_rules
 from tests.identity.support import SYSTEM, Cloud, password_auth, project_scope
 from tests.identity.support import cloud as identity_cloud
@@ -56,20 +59,44 @@ async def create_callers(c: Cloud, admin: str) -> dict[str, tuple[str, str]]:
         "domain reader": DOMAIN,
         "domain manager": DOMAIN,
     }
-    return {
+    callers = {
         caller: (await c.login(name, scopes.get(caller), f"secret of {name}"), await c.ident("user", name))
         for caller, name in NAMES.items()
     }
+    return {**callers, "trust": (await _token_of_trust(c, *callers["member"]), callers["member"][1])}
 
 
-# Placeholders of the caller's own credential, in paths.
-MINE = {"OS-EC2/credential_id": "MY-KEY", "credentials/credential_id": "MY-CREDENTIAL"}
+async def _token_of_trust(c: Cloud, member: str, member_id: str) -> str:
+    """A token of a trust from the member to another user."""
+    values = {"project_id": await c.ident("project", "demo"), "impersonation": True, "roles": [{"name": "member"}]}
+    users = {"trustor_user_id": member_id, "trustee_user_id": await c.ident("user", "a-service")}
+    trust_id = (await c.ok("POST", "/v3/OS-TRUST/trusts", member, {"trust": {**values, **users}}))["trust"]["id"]
+    scope = {"OS-TRUST:trust": {"id": trust_id}}
+    return (await c.authenticate(password_auth("a-service", "secret of a-service", scope))).headers["x-subject-token"]
+
+
+# Placeholders of the caller's own credential and trust, in paths.
+MINE = {"OS-EC2/credential_id": "MY-KEY", "credentials/credential_id": "MY-CREDENTIAL", "trust_id": "MY-TRUST"}
 
 
 async def create_credentials(c: Cloud, admin: str, user_id: str, project_id: str) -> dict[str, str]:
-    """A credential of the user, by its access key and its id."""
+    """A credential of the user, by its access key and its id, and a trust."""
     access = (await new_keys(c, admin, user_id, project_id))["access"]
-    return {"OS-EC2/credential_id": access, "credentials/credential_id": ec2_id(access)}
+    trust = {
+        **dict.fromkeys(("trustor_user_id", "trustee_user_id"), user_id),
+        "id": new_id(),
+        "impersonation": True,
+        "role_ids": orjson.dumps([await c.ident("role", "member")]).decode(),
+        "redelegation_count": 0,
+        "extra": "{}",
+    }
+    async with c.services.db.transaction() as tx:
+        await insert_row(tx, "trusts", trust)
+    return {
+        "OS-EC2/credential_id": access,
+        "credentials/credential_id": ec2_id(access),
+        "trust_id": trust["id"],
+    }
 
 
 async def signed_requests(c: Cloud, admin: str, user_id: str, project_id: str) -> dict[str, Any]:
@@ -138,7 +165,7 @@ async def create_objects(
 
 
 def parts(project_id: str, domain_role: str) -> list[Part]:
-    """Requests about role assignments of a tree of projects, and about roles of domains."""
+    """Requests about role assignments of a tree of projects, about roles of domains, and about own trusts."""
     of_domain = {"name": "x", "domain_id": "default"}
     names = {"role_id": domain_role}
     return [
@@ -146,6 +173,10 @@ def parts(project_id: str, domain_role: str) -> list[Part]:
             "identity:list_role_assignments_for_tree",
             "GET /v3/role_assignments",
             query=f"?include_subtree&scope.project.id={project_id}",
+        ),
+        *(
+            Part(f"identity:list_trusts_for_{who}", "GET /v3/OS-TRUST/trusts", query=f"?{who}_user_id=OWN")
+            for who in ("trustor", "trustee")
         ),
         Part("identity:list_domain_roles", "GET /v3/roles", query="?domain_id=default"),
         Part("identity:create_domain_role", "POST /v3/roles", {"role": of_domain}),
@@ -160,6 +191,12 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
         **names["signed"],
         "POST /v3/credentials": {"credential": {"type": "t", "blob": "b", "user_id": names["user_id"]}},
         "POST /v3/users/{user_id}/credentials/OS-EC2": {"tenant_id": names["project_id"]},
+        "POST /v3/OS-TRUST/trusts": {
+            "trust": {
+                **dict.fromkeys(("trustor_user_id", "trustee_user_id"), names["user_id"]),
+                "impersonation": False,
+            }
+        },
         "POST /v3/auth/tokens": password_auth("admin", scope=project_scope("admin")),
         "POST /v3/users/{user_id}/password": {"user": {"password": "y", "original_password": "x"}},
         "POST /v3/roles": {"role": {"name": "new"}},
@@ -219,9 +256,13 @@ def test_answers_match_the_page(sqlite_url: str, tmp_path: Path, monkeypatch: py
                 if (method, path) == ("POST", "/v3/credentials"):
                     owner = user if body["credential"]["user_id"] == "THEIRS" else user_id
                     body = {"credential": {**body["credential"], "user_id": owner}}
+                if (method, path) == ("POST", "/v3/OS-TRUST/trusts"):
+                    owner = user if body["trust"]["trustor_user_id"] == "THEIRS" else user_id
+                    users = dict.fromkeys(("trustor_user_id", "trustee_user_id"), owner)
+                    body = {"trust": {**body["trust"], **users}}
                 subject = theirs if "THEIRS" in path else token or "nobody"
                 if caller and path.endswith("/password"):
-                    body = {"user": {"password": "y", "original_password": f"secret of {NAMES[caller]}"}}
+                    body = {"user": {"password": "y", "original_password": f"secret of {NAMES.get(caller, 'demo')}"}}
                 path = path.replace("OWN", user_id).replace("?THEIRS", "").replace("THEIRS", user)
                 return await c.call(method, path, token, body, X_Subject_Token=subject)
 
@@ -262,5 +303,7 @@ def test_readers_write_nothing() -> None:
                 ),
                 "everybody may store own credentials",
             ),
+            "POST /v3/OS-TRUST/trusts": "everybody may pass on own roles",
+            "DELETE /v3/OS-TRUST/trusts/{trust_id}": "everybody may delete own trusts",
         },
     )

@@ -96,6 +96,21 @@ DOMAIN_CALLERS = {
     "domain reader": _caller("domain reader", None, "reader", domain=DOMAIN),
     "domain manager": _caller("domain manager", None, "reader", "member", "manager", domain=DOMAIN),
 }
+# Tokens with fewer rights than others of the same user and with the same roles, those of the caller `member`. Only the
+# Identity API refuses more to them.
+DELEGATED_CALLERS = {
+    "trust": _caller("trust", _PROJECT, "reader", "member"),
+}
+# Routes of the Identity API that refuse them, whatever their roles.
+_OF_CREDENTIALS = {
+    *(f"{method} /v3/credentials" for method in ("GET", "POST")),
+    *(f"{method} /v3/credentials/{{credential_id}}" for method in ("GET", "PATCH", "DELETE")),
+    *(f"{method} /v3/users/{{user_id}}/credentials/OS-EC2" for method in ("GET", "POST")),
+    *(f"{method} /v3/users/{{user_id}}/credentials/OS-EC2/{{credential_id}}" for method in ("GET", "DELETE")),
+}
+REFUSES_DELEGATED = {
+    "trust": _OF_CREDENTIALS | {"POST /v3/OS-TRUST/trusts"},
+}
 
 
 class Row(NamedTuple):
@@ -113,7 +128,7 @@ def build_apis() -> list[Api]:
 
 
 def callers_of(api: Api) -> dict[str, Credentials]:
-    return {**CALLERS, **DOMAIN_CALLERS} if api.name == "identity" else CALLERS
+    return {**CALLERS, **DOMAIN_CALLERS, **DELEGATED_CALLERS} if api.name == "identity" else CALLERS
 
 
 def rows(api: Api) -> Iterator[Row]:
@@ -155,6 +170,8 @@ def _access(policy: Policy, rules: str, api: Api, route: Route | None = None) ->
         if route is not None:
             own_only = route.key in OWN_PROJECT_ONLY.get(api.name, ())
             other = other and not own_only
+            if route.key in REFUSES_DELEGATED.get(name, ()):
+                own = other = False
             if caller.system and (own_only or route.key in NEEDS_PROJECT.get(api.name, ())):
                 own = other = False
         access[name] = {(True, True): ALL, (True, False): OWN, (False, True): OTHER, (False, False): NONE}[own, other]
@@ -172,6 +189,7 @@ def _target(project: str, user: str, domain: str) -> dict[str, object]:
         **dict.fromkeys(("user_id", "target.user.id", "target.token.user_id", "target.credential.user_id"), user),
         **dict.fromkeys(("network:project_id", "network:tenant_id"), project),
         **dict.fromkeys(("target.domain.id", "target.domain_id"), domain),
+        **{f"target.trust.{who}_user_id": user for who in ("trustor", "trustee")},
         **{f"target.{noun}.domain_id": domain for noun in ("user", "group", "project")},
         "target.limit.project_id": project,
         "target.limit.project.domain_id": domain,
@@ -245,10 +263,18 @@ def page(root: Path) -> str:
         "without a rule are left out: every token may call them. A service may also refuse a route to all callers, "
         "because it does not support it. The tables of the services below have each route.",
         *_system_scope_tables(),
+        "## Tokens of trusts",
+        "A token has the roles that its user has in its scope. The token of a trust has the roles of the trust only. "
+        "Services treat it like every token of its user with these roles. Only these routes of the Identity API refuse "
+        "more to it; the table is for a trust that impersonates its trustor, a member.",
+        _delegated_table(),
+        "- A token of a trust may create a trust only to pass on its own, and only if that allows it. It gets no other "
+        "token.",
     ]
     for api in build_apis():
-        header = ["Route", "Rule", NO_TOKEN, *callers_of(api)]
-        parts += [f"## {TITLES[api.name]}", table(header, map(_cells, rows(api)))]
+        columns = [NO_TOKEN, *(caller for caller in callers_of(api) if caller not in DELEGATED_CALLERS)]
+        cells = [_cells(row, columns) for row in rows(api)]
+        parts += [f"## {TITLES[api.name]}", table(["Route", "Rule", *columns], cells)]
     callers = [
         [name, ", ".join(sorted(caller.roles)), "system" if caller.system else "a project"]
         for name, caller in CALLERS.items()
@@ -281,12 +307,18 @@ def page(root: Path) -> str:
         "- A project that knows the key of a volume transfer may accept the transfer of another project's volume.\n"
         "- The service user of the cloud has the roles admin and service. The column service shows what the role "
         "service alone allows.\n"
-        "- A token has the roles that its user has in its scope. The identity service issues no application "
-        "credentials and no trusts yet, so no token has fewer.",
+        "- Users may list the trusts in whose filters they name themselves as trustor or trustee.",
         *parts,
     )
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, columns: Sequence[str]) -> list[str]:
     rule = "ticket of a host" if row.route.ticket else code(row.rule)
-    return [code(row.route.key) if row.decides else "↳", rule, *row.access.values()]
+    return [code(row.route.key) if row.decides else "↳", rule, *(row.access[column] for column in columns)]
+
+
+def _delegated_table() -> str:
+    """The routes that refuse more to delegated callers than to a member."""
+    columns = ["member", *DELEGATED_CALLERS]
+    differing = [row for row in rows(identity.build()) if len({row.access[column] for column in columns}) > 1]
+    return table(["Route", *columns], [[_cells(row, columns)[0], *_cells(row, columns)[2:]] for row in differing])

@@ -147,6 +147,9 @@ def _initiator(token: Any, notes: Mapping[str, Any], address: str) -> dict[str, 
     who["roles"] = sorted(token.roles)
     if audit_id := getattr(token, "audit_id", ""):
         who["audit_id"] = audit_id
+    if (trust := getattr(token, "trust", None)) is not None:
+        # A trust may let its trustee act as the trustor.
+        who |= {"trust_id": trust.id, "trustee_user_id": trust.trustee_user_id}
     return who
 
 

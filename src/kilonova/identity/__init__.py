@@ -31,6 +31,7 @@ NOUNS = (
     "roles",
     "implied_roles",
     "services",
+    "trusts",
     "unsupported",
     "users",
     "discovery",

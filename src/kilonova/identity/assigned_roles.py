@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from kilonova.http.errors import Forbidden
-from kilonova.identity.token import INHERITED, INHERITED_PROJECT
+from kilonova.identity.token import INHERITED, INHERITED_PROJECT, Scope
 from kilonova.store import Reader, Row, Transaction
 
 _TABLES = {"user": "role_assignments", "group": "group_role_assignments"}
@@ -69,7 +69,7 @@ effective AS (
 
 # Ids and names of the roles that the user $1 has in the scope $2, $3: assigned, inherited or implied. Tokens have no
 # roles of domains, only what these imply.
-SELECT_ROLES = f"""
+_SELECT_ROLES = f"""
 WITH RECURSIVE lineage(id, domain_id, parent_id) AS (
     SELECT id, domain_id, parent_id FROM projects WHERE $2 = 'project' AND id = $3
     UNION ALL
@@ -94,6 +94,12 @@ held(role_id) AS (
 )
 SELECT r.id, r.name FROM held JOIN roles r ON r.id = held.role_id WHERE r.domain_id = '' ORDER BY r.name
 """
+
+
+async def effective_roles(db: Reader, user_id: str, scope: Scope) -> tuple[tuple[str, str], ...]:
+    """Id and name of every role that the user has in the scope: assigned, inherited or implied."""
+    rows = await db.fetch(_SELECT_ROLES, user_id, scope.kind, scope.id)
+    return tuple((row["id"], row["name"]) for row in rows)
 
 
 async def accessible(db: Reader, user_id: str, kind: Literal["project", "domain"]) -> list[Row]:

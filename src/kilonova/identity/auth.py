@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from kilonova import clock
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest, NotFound, Unauthorized
+from kilonova.http.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from kilonova.identity.api import Json, api, link, list_links
-from kilonova.identity.assigned_roles import accessible
+from kilonova.identity.assigned_roles import accessible, effective_roles
 from kilonova.identity.catalog import catalog_for
 from kilonova.identity.domains import DOMAINS
 from kilonova.identity.listing import flag
 from kilonova.identity.logins import LoginRefused, audited_refusals, check_password
 from kilonova.identity.projects import PROJECTS
 from kilonova.identity.resources import token_validator, write_transaction
+from kilonova.identity.rights import find_trust
 from kilonova.identity.schemas import BOOLEAN, QUERY_FLAG
 from kilonova.identity.token import LOGIN_METHODS, SYSTEM, UNSCOPED, Scope, Token
-from kilonova.identity.token_provider import effective_roles, revoke
+from kilonova.identity.token_provider import EXPIRED_WINDOW_SECONDS, revoke
 from kilonova.store import Database, Row
 
 _MAX_AUDIT_LENGTH = 255
+UNSCOPED_WORD = "unscoped"
 _STRING: Json = {"type": "string", "maxLength": 4096}
 _DOMAIN: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING}, "minProperties": 1}
 _NAMED: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING, "domain": _DOMAIN}, "minProperties": 1}
+_TRUST = "OS-TRUST:trust"
 _SCOPE: Json = {
     "type": "object",
     "properties": {
@@ -31,6 +35,7 @@ _SCOPE: Json = {
         "domain": _DOMAIN,
         "system": {"type": "object", "properties": {"all": BOOLEAN}, "required": ["all"]},
         "unscoped": {"type": "object"},
+        _TRUST: {"type": "object", "properties": {"id": _STRING}, "required": ["id"]},
     },
 }
 AUTHENTICATE: Json = {
@@ -54,7 +59,7 @@ AUTHENTICATE: Json = {
                     },
                     "required": ["methods"],
                 },
-                "scope": {"anyOf": [{"const": "unscoped"}, _SCOPE]},
+                "scope": {"anyOf": [{"const": UNSCOPED_WORD}, _SCOPE]},
             },
             "required": ["identity"],
         }
@@ -86,12 +91,14 @@ async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
     proven = [await _authenticate(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
     if len({user.user_id for user in proven}) != 1:
         raise LoginRefused("the methods prove different users")
+    if _TRUST in _kinds(auth):
+        return await _issue_for_trust(ctx, proven, auth["scope"][_TRUST]["id"], methods)
     scope, is_requested = await _scope(ctx.db, auth, proven)
     issued = await _issue(ctx, proven, scope, methods)
     if issued is None and not is_requested:
         issued = await _issue(ctx, proven, UNSCOPED, methods)
     if issued is None:
-        raise LoginRefused("the user is disabled, has no role in the scope, or has just got another password")
+        raise LoginRefused("the user is disabled, has no role in the scope, or has just changed the password")
     return issued
 
 
@@ -105,6 +112,8 @@ async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUse
         if parent is None:
             raise LoginRefused("the token is not valid")
         ctx.audit["user"] = {"id": parent.user_id, "name": parent.user_name}
+        if parent.trust is not None:
+            raise Forbidden("The token of a trust cannot be used to get another token.")
         return _ProvenUser(parent.user_id, parent.token_epoch, parent=parent)
     user = identity["password"]["user"]
     where, arguments = _matches(user)
@@ -144,18 +153,27 @@ def _in_domain(named: Json, noun: str) -> tuple[str, str]:
     return ("d.id = $2", domain["id"]) if "id" in domain else ("d.name = $2", domain["name"])
 
 
+def _kinds(auth: Json) -> list[str]:
+    """The kind of the scope that the body requests; none if it requests no scope."""
+    requested = auth.get("scope", UNSCOPED_WORD)
+    if requested == UNSCOPED_WORD:
+        return []
+    kinds = [kind for kind in ("project", "domain", "system", "unscoped", _TRUST) if kind in requested]
+    if len(kinds) != 1:
+        raise BadRequest(f"Expecting exactly one of project, domain, system, unscoped and {_TRUST} in scope.")
+    return kinds
+
+
 async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
     """The scope, and whether it was requested; by default it is the user's default project."""
     requested = auth.get("scope")
     if requested is None:
         default = next((user.default_project_id for user in proven if user.default_project_id), None)
         return (Scope("project", default), False) if default else (UNSCOPED, True)
-    if requested == "unscoped":
+    if requested == UNSCOPED_WORD:
         return UNSCOPED, True
-    kinds = [kind for kind in ("project", "domain", "system", "unscoped") if kind in requested]
-    if len(kinds) != 1:
-        raise BadRequest("Expecting exactly one of project, domain, system and unscoped in scope.")
-    found = await _scope_of(db, kinds[0], requested[kinds[0]])
+    (kind,) = _kinds(auth)
+    found = await _scope_of(db, kind, requested[kind])
     if found is None:
         raise LoginRefused("unknown scope")
     return found, True
@@ -188,6 +206,48 @@ async def _issue(ctx: Context, proven: list[_ProvenUser], scope: Scope, methods:
     return await token_validator(ctx).issue(proven[0].user_id, scope, methods, token_epoch=token_epoch, parent=parent)
 
 
+async def _issue_for_trust(
+    ctx: Context, proven: list[_ProvenUser], trust_id: str, methods: list[str]
+) -> tuple[str, Token]:
+    """A token of the trust for its trustee: of the trustor if it impersonates."""
+    user = min(proven, key=lambda each: each.token_epoch)
+    trust = await find_trust(ctx.db, trust_id)
+    if trust is None or trust["trustee_user_id"] != user.user_id or trust["remaining_uses"] == 0:
+        raise LoginRefused("unknown, expired or used up trust, or the user is not its trustee")
+    if not trust["trustee_enabled"]:
+        raise LoginRefused("the user is disabled")
+    tokens = token_validator(ctx)
+    issued = await tokens.issue(
+        trust["trustor_user_id" if trust["impersonation"] else "trustee_user_id"],
+        Scope("project", trust["project_id"]) if trust["project_id"] else UNSCOPED,
+        methods,
+        token_epoch=user.token_epoch + trust["trustor_epoch"],
+        parent=next((each.parent for each in proven if each.parent), None),
+        until=trust["expires_at"] or math.inf,
+        trust_id=trust["id"],
+    )
+    if issued is None:
+        ctx.audit["target_id"] = trust["id"]
+        raise Forbidden("The trust gives no token: its trustor is disabled or has lost a role of it.")
+    if trust["remaining_uses"] is not None and not await _use(ctx, trust["id"], issued[1]):
+        raise LoginRefused("used up trust")
+    return issued
+
+
+async def _use(ctx: Context, trust_id: str, token: Token) -> bool:
+    """Count the token. A trust that is used up is kept until its last token has expired."""
+    async with ctx.db.transaction() as tx:
+        return bool(
+            await tx.execute(
+                "UPDATE trusts SET remaining_uses = remaining_uses - 1, expires_at = "
+                "CASE WHEN remaining_uses = 1 AND COALESCE(expires_at, $2) >= $2 THEN $2 ELSE expires_at END "
+                "WHERE id = $1 AND remaining_uses > 0",
+                trust_id,
+                token.expires_at + EXPIRED_WINDOW_SECONDS,
+            )
+        )
+
+
 async def token_view(ctx: Context, token: Token) -> Json:
     shown: Json = {
         "methods": list(token.methods),
@@ -201,6 +261,13 @@ async def token_view(ctx: Context, token: Token) -> Json:
         "issued_at": clock.iso_micro(token.issued_at) + "Z",
         "expires_at": clock.iso_micro(token.expires_at) + "Z",
     }
+    if token.trust is not None:
+        shown[_TRUST] = {
+            "id": token.trust.id,
+            "impersonation": token.trust.impersonation,
+            "trustor_user": {"id": token.trust.trustor_user_id},
+            "trustee_user": {"id": token.trust.trustee_user_id},
+        }
     if token.scope == UNSCOPED:
         return {"token": shown}
     if token.project_id is not None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from kilonova import clock
 from kilonova.http.client import Unreachable
 from kilonova.http.errors import Unavailable
-from kilonova.identity.token import Token
+from kilonova.identity.token import Token, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
 
 if TYPE_CHECKING:
@@ -187,7 +187,14 @@ def parse_token(body: dict[str, Any]) -> Token:
         expires_at=clock.parse(body["expires_at"]),
         audit_ids=tuple(body.get("audit_ids", ())),
         is_admin_project=body.get("is_admin_project", True),
+        trust=_parse_trust(body.get("OS-TRUST:trust")),
     )
+
+
+def _parse_trust(body: dict[str, Any] | None) -> TokenTrust | None:
+    if body is None:
+        return None
+    return TokenTrust(body["id"], body["impersonation"], body["trustor_user"]["id"], body["trustee_user"]["id"])
 
 
 class RemoteValidator(TokenCache):

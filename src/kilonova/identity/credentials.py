@@ -10,16 +10,14 @@ import orjson
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden, HttpError, NotSupported
 from kilonova.identity.api import Json
-from kilonova.identity.resources import Resource, get, lock
+from kilonova.identity.resources import Resource, get, lock, refuse_delegated
 from kilonova.identity.schemas import ID, ID_OR_NULL, NAME, QUERY_TEXT
 from kilonova.identity.token_keys import KeyRing
-from kilonova.store import Database, Row, Transaction
+from kilonova.store import Database, Reader, Row, Transaction
 from kilonova.store.conditions import Conditions
 
 EC2 = "ec2"
 _MAX_BLOB_LENGTH = 16384
-# A token by one of these methods has all roles of its user, so the credentials that it stores may give them too.
-_UNRESTRICTED_METHODS = frozenset({"password", "token"})
 
 
 class Credentials(Resource):
@@ -43,6 +41,7 @@ class Credentials(Resource):
         return {} if row is None else {"target.credential.user_id": row["user_id"]}
 
     def authorize_list(self, ctx: Context) -> None:
+        refuse_delegated(ctx, "use credentials")
         ctx.authorize(self.rule("list"), {"target.credential.user_id": ctx.query_one("user_id", ctx.token.user_id)})
 
     def where(self, ctx: Context) -> Conditions:
@@ -62,7 +61,12 @@ class Credentials(Resource):
     def view(self, ctx: Context, row: Row) -> Json:
         return {**super().view(ctx, row), "blob": decrypt(ctx, row)}
 
+    async def get(self, ctx: Context, db: Reader, item_id: str, rule: str | None = None, *, verb: str = "get") -> Row:
+        refuse_delegated(ctx, "use credentials")
+        return await super().get(ctx, db, item_id, rule, verb=verb)
+
     async def place(self, ctx: Context, body: Json) -> Json:
+        refuse_delegated(ctx, "use credentials")
         return {"user_id": body.get("user_id") or ctx.token.user_id}
 
     async def values(self, ctx: Context, body: Json) -> Json:
@@ -70,7 +74,6 @@ class Credentials(Resource):
         return {**values, "encrypted_blob": encrypt(ctx, body["blob"])} if "blob" in body else values
 
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
-        check_unrestricted(ctx)
         if row["type"] == EC2:
             if row["project_id"] is None:
                 raise BadRequest("project_id is needed for a credential of the type ec2.")
@@ -82,7 +85,6 @@ class Credentials(Resource):
 
     async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
         """A credential keeps its owner and kind, so that nobody gets one for roles of others."""
-        check_unrestricted(ctx)
         for key in ("type", "user_id", "project_id"):
             if body.get(key, row[key]) != row[key]:
                 raise BadRequest(f"The attribute {key} of a credential cannot be changed.")
@@ -106,13 +108,6 @@ def _ec2_keys(blob: str) -> dict[str, str]:
     if not isinstance(keys, dict) or not all(isinstance(keys.get(key), str) for key in ("access", "secret")):
         raise BadRequest("blob: a JSON object with access and secret is expected for the type ec2.")
     return {"access": keys["access"], "secret": keys["secret"]}
-
-
-def check_unrestricted(ctx: Context) -> None:
-    """Refuse tokens that may have fewer roles than their user: credentials would give all of them."""
-    methods = getattr(ctx.token, "methods", ())
-    if not _UNRESTRICTED_METHODS.issuperset(methods):
-        raise Forbidden("Credentials can only be stored with a token that was issued for a password.")
 
 
 async def reserve(ctx: Context, tx: Transaction, user_id: str) -> None:

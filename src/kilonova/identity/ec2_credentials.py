@@ -9,8 +9,8 @@ import orjson
 from kilonova.http import Context, Response
 from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, link, list_links
-from kilonova.identity.credentials import CREDENTIALS, EC2, check_unrestricted, decrypt, ec2_id, encrypt, reserve
-from kilonova.identity.resources import conflicts, get, not_found, write_transaction
+from kilonova.identity.credentials import CREDENTIALS, EC2, decrypt, ec2_id, encrypt, reserve
+from kilonova.identity.resources import conflicts, get, not_found, refuse_delegated, write_transaction
 from kilonova.identity.schemas import ID
 from kilonova.identity.users import USERS
 from kilonova.store import Reader, Row
@@ -23,6 +23,11 @@ _BODY: Json = {"type": "object", "properties": {"tenant_id": ID}, "required": ["
 
 def _target(user_id: str) -> Json:
     return {"target.credential.user_id": user_id, **USERS.target(user_id)}
+
+
+def _authorize(ctx: Context, rule: str, user_id: str) -> None:
+    ctx.authorize(rule, _target(user_id))
+    refuse_delegated(ctx, "use credentials")
 
 
 def _view(ctx: Context, row: Row) -> Json:
@@ -40,8 +45,7 @@ def _view(ctx: Context, row: Row) -> Json:
 @api.route("POST", _MANY, checks=["identity:ec2_create_credential"], body=_BODY, status=201)
 async def create(ctx: Context, user_id: str) -> Response:
     """Create an EC2 credential of a user in a project."""
-    ctx.authorize("identity:ec2_create_credential", _target(user_id))
-    check_unrestricted(ctx)
+    _authorize(ctx, "identity:ec2_create_credential", user_id)
     project_id = ctx.body["tenant_id"]
     access, secret = secrets.token_hex(16), secrets.token_hex(16)
     row = {
@@ -65,13 +69,14 @@ async def create(ctx: Context, user_id: str) -> Response:
 async def index(ctx: Context, user_id: str) -> Response:
     """List the EC2 credentials of a user."""
     await USERS.get(ctx, ctx.db, user_id, "identity:ec2_list_credentials")
+    refuse_delegated(ctx, "use credentials")
     rows = await ctx.db.fetch("SELECT * FROM credentials WHERE user_id = $1 AND type = $2 ORDER BY id", user_id, EC2)
     links = list_links(ctx, f"users/{user_id}/credentials/OS-EC2")
     return Response({"credentials": await collect(_view(ctx, row) for row in rows), "links": links})
 
 
 async def _find(ctx: Context, db: Reader, user_id: str, access: str, rule: str) -> Row:
-    ctx.authorize(rule, _target(user_id))
+    _authorize(ctx, rule, user_id)
     row = await CREDENTIALS.find(ctx, db, ec2_id(access))
     if row is None or row["user_id"] != user_id or row["type"] != EC2:
         raise not_found("credential", access)

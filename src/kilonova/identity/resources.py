@@ -15,6 +15,7 @@ from kilonova.http.errors import Conflict, Forbidden, NotFound
 from kilonova.identity.api import Json, api, link
 from kilonova.identity.listing import filters, inexact, list_page
 from kilonova.identity.schemas import PAGING, QUERY_FLAG, QUERY_TEXT, body_of
+from kilonova.identity.token import Token
 from kilonova.identity.token_provider import CHANGES_CHANNEL, TokenProvider, revoke
 from kilonova.store import Reader, Row, Transaction
 from kilonova.store.conditions import Conditions
@@ -55,6 +56,12 @@ def token_validator(ctx: Context) -> TokenProvider:
     tokens = ctx.services.tokens
     assert isinstance(tokens, TokenProvider), "the identity API needs the built-in token validator"
     return tokens
+
+
+def refuse_delegated(ctx: Context, verb: str) -> None:
+    """Refuse tokens that may have fewer roles than their user: what they would create could give all of them."""
+    if isinstance(ctx.token, Token) and ctx.token.is_delegated:
+        raise Forbidden(f"A token of a trust, an application credential or an EC2 credential cannot {verb}.")
 
 
 @asynccontextmanager
@@ -98,12 +105,14 @@ class Resource:
     # The column with the domain of an object. A token of a domain lists only the objects of this domain.
     domain_column: ClassVar[str] = ""
     # By verb, further rules that decide instead of the usual one about some objects.
-    further_rules: ClassVar[Mapping[str, str]] = {}
+    further_rules: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # The key of lists. By default also the path and the table; rows are read from `source`, by default the table.
     plural: str = ""
     path: str = ""
     table: str = ""
     source: str = ""
+    # The routes that exist.
+    verbs: ClassVar[tuple[str, ...]] = ("list", "get", "create", "update", "delete")
     # The columns by which lists are sorted.
     order: ClassVar[tuple[str, ...]] = ("name", "id")
 
@@ -128,11 +137,14 @@ class Resource:
     def _add_route(
         self, verb: str, method: str, path: str, handler: Callable[..., Awaitable[Any]], summary: str, **options: Any
     ) -> None:
+        if verb not in self.verbs:
+            return
+
         async def route(ctx: Context, **params: str) -> Any:
             return await handler(ctx, *params.values())
 
         route.__doc__ = summary
-        rules = [self.rule(verb), *([self.further_rules[verb]] if verb in self.further_rules else [])]
+        rules = [self.rule(verb), *self.further_rules.get(verb, ())]
         checked = {"checks": rules} if self.target("") is not None else {"policy": rules[0]}
         api.route(method, path, **checked, **options)(route)
 

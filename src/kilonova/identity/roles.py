@@ -27,13 +27,13 @@ class Roles(Resource):
     defaults: ClassVar[Json] = {"description": None}
     flags = ()
     list_query: ClassVar[Json] = {"domain_id": QUERY_TEXT}
-    further_rules: ClassVar[dict[str, str]] = {
-        "list": "identity:list_domain_roles",
-        **{verb: f"identity:{verb}_domain_role" for verb in ("get", "create", "update", "delete")},
+    further_rules: ClassVar[dict[str, tuple[str, ...]]] = {
+        "list": ("identity:list_domain_roles",),
+        **{verb: (f"identity:{verb}_domain_role",) for verb in ("get", "create", "update", "delete")},
     }
 
     def rule(self, verb: str, row: Row | None = None) -> str:
-        return self.further_rules[verb] if row is not None and row["domain_id"] else super().rule(verb)
+        return self.further_rules[verb][0] if row is not None and row["domain_id"] else super().rule(verb)
 
     def target(self, item_id: str, row: Row | None = None) -> Json:
         return {} if row is None else {"target.role.name": row.get("name")}

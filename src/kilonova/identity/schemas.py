@@ -13,6 +13,17 @@ REGION_ID_OR_NULL: Json = {**ID_OR_NULL, "maxLength": 255}
 TEXT_OR_NULL: Json = {"type": ["string", "null"], "maxLength": 65535}
 SHORT_TEXT_OR_NULL: Json = {"type": ["string", "null"], "maxLength": 255}
 BOOLEAN: Json = {"type": "boolean"}
+COUNT_OR_NULL: Json = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**31 - 1}
+# Roles that a body names by id or name.
+ROLE_REFERENCES: Json = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"id": ID, "name": NAME},
+        "anyOf": [{"required": ["id"]}, {"required": ["name"]}],
+    },
+    "maxItems": 64,
+}
 TAGS: Json = {
     "type": "array",
     "items": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[^,/]+$"},

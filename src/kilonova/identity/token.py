@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64encode
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from kilonova.policy.credentials import Credentials
 
-# By which users log in, and all of which tokens say that they were issued for.
+# By which users log in.
 LOGIN_METHODS = ("password", "token")
-METHODS = (*LOGIN_METHODS, "ec2credential")
+# All of which tokens say that they were issued for. The order is part of their encoding.
+METHODS = ("password", "token", "ec2credential", "application_credential")
+
+
+class TokenTrust(NamedTuple):
+    """The trust by which a token was issued to the trustee."""
+
+    id: str
+    impersonation: bool
+    trustor_user_id: str
+    trustee_user_id: str
+
+
+class TokenApplicationCredential(NamedTuple):
+    """The application credential by which a token was issued. A restricted one cannot manage others."""
+
+    id: str
+    name: str
+    restricted: bool
+
+
+# A token by these methods has all roles of its user in the scope, unless a trust limits it.
+_OF_ALL_ROLES = frozenset({"password", "token"})
 
 
 class Token(Credentials, frozen=True, kw_only=True):
@@ -24,6 +46,13 @@ class Token(Credentials, frozen=True, kw_only=True):
     expires_at: float = 0.0
     audit_ids: tuple[str, ...] = ()
     token_epoch: int = 0
+    trust: TokenTrust | None = None
+    application_credential: TokenApplicationCredential | None = None
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether the token may have fewer roles than its user."""
+        return not _OF_ALL_ROLES.issuperset(self.methods) or self.trust is not None
 
     @property
     def audit_id(self) -> str:
@@ -65,10 +94,13 @@ class Claims(NamedTuple):
     audit_ids: tuple[str, ...]
     # The user's number when the credentials were read. A new password, for example, ends tokens with a lower number.
     token_epoch: int = 0
+    trust_id: str = ""
+    application_credential_id: str = ""
 
 
 class _Encoded(msgspec.Struct, array_like=True):
-    version: Literal[1]
+    # Version 2 is limited by its trust or application credential. Earlier releases refuse it.
+    version: Literal[1, 2]
     user_id: bytes
     scope_kind: int
     scope_id: bytes
@@ -78,6 +110,8 @@ class _Encoded(msgspec.Struct, array_like=True):
     audit_ids: list[str]
     # Tokens of earlier releases end here.
     token_epoch: int = 0
+    trust_id: bytes = b""
+    application_credential_id: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,9 +119,13 @@ _decode = msgspec.msgpack.Decoder(_Encoded).decode
 
 
 def pack(claims: Claims) -> bytes:
+    delegated: dict[str, Any] = {}
+    if claims.trust_id or claims.application_credential_id:
+        delegated["trust_id"] = _encode_id(claims.trust_id)
+        delegated["application_credential_id"] = _encode_id(claims.application_credential_id)
     return _encode(
         _Encoded(
-            1,
+            2 if delegated else 1,
             _encode_id(claims.user_id),
             _KINDS.index(claims.scope.kind),
             _encode_id(claims.scope.id),
@@ -96,6 +134,7 @@ def pack(claims: Claims) -> bytes:
             claims.expires_at,
             list(claims.audit_ids),
             claims.token_epoch,
+            **delegated,
         )
     )
 
@@ -111,6 +150,8 @@ def unpack(raw: bytes) -> Claims:
         encoded.expires_at,
         tuple(encoded.audit_ids),
         encoded.token_epoch,
+        _decode_id(encoded.trust_id),
+        _decode_id(encoded.application_credential_id),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kilonova import clock
-from kilonova.identity.assigned_roles import SELECT_ROLES
+from kilonova.identity.rights import Rights, find_rights
 from kilonova.identity.token import SYSTEM, UNSCOPED, Claims, Scope, Token, new_audit_id, pack, unpack
 
 if TYPE_CHECKING:
@@ -94,40 +95,36 @@ class TokenProvider(TokenCache):
         *,
         token_epoch: int | None = None,
         parent: Token | None = None,
+        until: float = math.inf,
+        trust_id: str = "",
     ) -> tuple[str, Token] | None:
-        """A new token, or None if the user has no role in the scope. It does not outlive its parent token.
+        """A new token, or None if the user has no role in the scope. It outlives neither its parent token nor `until`.
 
-        `token_epoch` is the user's number from the time at which the credentials were read, by default from now. So a
-        new password meanwhile refuses this token too.
+        `token_epoch` is the number from the time at which the credentials were read, by default from now. So a new
+        password meanwhile refuses this token too.
         """
         if token_epoch is None:
             token_epoch = await self.db.fetch_value("SELECT token_epoch FROM users WHERE id = $1", user_id) or 0
         issued_at = clock.now()
-        expires_at = min(issued_at + self.token_seconds, parent.expires_at if parent else float("inf"))
+        expires_at = min(issued_at + self.token_seconds, until, parent.expires_at if parent else math.inf)
         audit_ids = (new_audit_id(), *(parent.audit_ids[-1:] if parent else ()))
-        methods = dict.fromkeys((*methods, *(parent.methods if parent else ())))
-        claims = Claims(user_id, scope, tuple(methods), issued_at, expires_at, audit_ids, token_epoch)
+        methods = tuple(dict.fromkeys((*methods, *(parent.methods if parent else ()))))
+        claims = Claims(user_id, scope, methods, issued_at, expires_at, audit_ids, token_epoch, trust_id)
         token = await self.resolve(claims)
         return (self.keys.encrypt(pack(claims)), token) if token is not None else None
 
     async def resolve(self, claims: Claims) -> Token | None:
         """The token of the claims, or None if its user or scope is deleted or disabled, or the token is revoked."""
         row = await self.db.fetch_one(_SELECT_SUBJECT, *_subject_arguments(claims))
-        if row is None or not row["user_enabled"] or row["token_epoch"] != claims.token_epoch:
+        if row is None or not row["user_enabled"]:
             return None
         scope = claims.scope
         if scope.kind in ("project", "domain") and not row["scope_enabled"]:
             return None
-        roles = () if scope == UNSCOPED else await effective_roles(self.db, claims.user_id, scope)
-        if scope != UNSCOPED and not roles:
+        rights = await find_rights(self.db, claims, row["token_epoch"])
+        if rights is None or rights.token_epoch != claims.token_epoch or (scope != UNSCOPED and not rights.roles):
             return None
-        return _token(claims, row, roles)
-
-
-async def effective_roles(db: Database, user_id: str, scope: Scope) -> tuple[tuple[str, str], ...]:
-    """Id and name of every role that the user has in the scope: assigned, inherited or implied."""
-    rows = await db.fetch(SELECT_ROLES, user_id, scope.kind, scope.id)
-    return tuple((row["id"], row["name"]) for row in rows)
+        return _token(claims, row, rights)
 
 
 _SELECT_SUBJECT = """
@@ -164,7 +161,7 @@ def _subject_arguments(claims: Claims) -> tuple[str, str | None, str | None, lis
     )
 
 
-def _token(claims: Claims, row: Row, roles: tuple[tuple[str, str], ...]) -> Token:
+def _token(claims: Claims, row: Row, rights: Rights) -> Token:
     scope = claims.scope
     return Token(
         user_id=claims.user_id,
@@ -178,13 +175,14 @@ def _token(claims: Claims, row: Row, roles: tuple[tuple[str, str], ...]) -> Toke
         domain_id=scope.id if scope.kind == "domain" else None,
         domain_name=row["domain_name"],
         system=scope == SYSTEM,
-        roles=frozenset(name.lower() for _, name in roles),
-        role_ids=roles,
+        roles=frozenset(name.lower() for _, name in rights.roles),
+        role_ids=rights.roles,
         methods=claims.methods,
         issued_at=claims.issued_at,
         expires_at=claims.expires_at,
         audit_ids=claims.audit_ids,
         token_epoch=claims.token_epoch,
+        trust=rights.trust,
     )
 
 

@@ -14,6 +14,8 @@ OWN_DOMAIN = (
     | Match("domain_id", "%(target.domain.id)s")
 )
 CREDENTIAL_OWNER = Match("user_id", "%(target.credential.user_id)s")
+TRUSTOR = Match("user_id", "%(target.trust.trustor_user_id)s")
+TRUSTEE = Match("user_id", "%(target.trust.trustee_user_id)s")
 TOKEN_SUBJECT = Match("user_id", "%(target.token.user_id)s")
 
 
@@ -91,6 +93,14 @@ RULES: tuple[Rule, ...] = rules(
     ("ec2_delete_credential", ADMIN | (Role("member") & CREDENTIAL_OWNER), "Delete an EC2 credential."),
     ("ec2tokens_validate", SERVICE_OR_ADMIN, "Get a token for a request that is signed with an EC2 credential."),
     ("s3tokens_validate", SERVICE_OR_ADMIN, "Get a token for an S3 request that is signed with an EC2 credential."),
+    ("create_trust", TRUSTOR, "Create a trust."),
+    ("list_trusts", READER, "List trusts."),
+    ("list_trusts_for_trustor", READER | TRUSTOR, "List the trusts of a trustor."),
+    ("list_trusts_for_trustee", READER | TRUSTEE, "List the trusts of a trustee."),
+    ("get_trust", READER | TRUSTOR | TRUSTEE, "Show a trust."),
+    ("delete_trust", ADMIN | TRUSTOR, "Delete a trust."),
+    ("list_roles_for_trust", READER | TRUSTOR | TRUSTEE, "List the roles of a trust."),
+    ("get_role_for_trust", READER | TRUSTOR | TRUSTEE, "Show a role of a trust."),
     ("list_groups", reader_of("group"), "List groups."),
     ("list_groups_for_user", reader_of("user") | SELF, "List the groups a user is in."),
     ("get_group", reader_of("group"), "Show a group."),

@@ -1,0 +1,88 @@
+"""What a token may do: it has the roles of its user in the scope, or those of a trust or application credential.
+
+They are read again at each validation. So a token ends with its trust or application credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import orjson
+
+from kilonova import clock
+from kilonova.identity.assigned_roles import effective_roles
+from kilonova.identity.token import UNSCOPED, Claims, Scope, TokenTrust
+from kilonova.store import Reader, Row
+
+# Ids and names.
+Roles = tuple[tuple[str, str], ...]
+
+_SELECT_TRUST = """
+SELECT t.*, o.token_epoch AS trustor_epoch, e.token_epoch AS trustee_epoch,
+       o.enabled AND od.enabled AS trustor_enabled, e.enabled AND ed.enabled AS trustee_enabled
+FROM trusts t
+JOIN users o ON o.id = t.trustor_user_id
+JOIN domains od ON od.id = o.domain_id
+JOIN users e ON e.id = t.trustee_user_id
+JOIN domains ed ON ed.id = e.domain_id
+WHERE t.id = $1 AND (t.expires_at IS NULL OR t.expires_at > $2)
+"""
+_SELECT_IMPLIED = """
+WITH RECURSIVE held(role_id) AS (
+    SELECT id FROM roles WHERE id = ANY($1)
+    UNION
+    SELECT i.implied_id FROM implied_roles i JOIN held ON held.role_id = i.prior_id
+)
+SELECT role_id FROM held
+"""
+
+
+class Rights(NamedTuple):
+    """`token_epoch` is the number that valid tokens have."""
+
+    roles: Roles
+    token_epoch: int
+    trust: TokenTrust | None = None
+
+
+async def find_rights(db: Reader, claims: Claims, user_epoch: int) -> Rights | None:
+    """The rights of a token with these claims; None if it has ended. `user_epoch` is the present number of the user."""
+    if claims.trust_id:
+        return await _of_trust(db, claims)
+    return Rights(await _roles(db, claims.user_id, claims.scope), user_epoch)
+
+
+async def _roles(db: Reader, user_id: str, scope: Scope) -> Roles:
+    return () if scope == UNSCOPED else await effective_roles(db, user_id, scope)
+
+
+async def _of_trust(db: Reader, claims: Claims) -> Rights | None:
+    """All roles of the trust, as long as the trustor has them and both users are enabled."""
+    row = await find_trust(db, claims.trust_id)
+    if row is None or not (row["trustor_enabled"] and row["trustee_enabled"]):
+        return None
+    held = await _roles(db, row["trustor_user_id"], claims.scope)
+    role_ids = orjson.loads(row["role_ids"])
+    if not {item_id for item_id, _ in held}.issuperset(role_ids):
+        return None
+    trust = TokenTrust(row["id"], row["impersonation"], row["trustor_user_id"], row["trustee_user_id"])
+    return Rights(await _select(db, held, role_ids), row["trustor_epoch"] + row["trustee_epoch"], trust)
+
+
+async def find_trust(db: Reader, trust_id: str) -> Row | None:
+    """The trust with the numbers of its users, unless it has expired.
+
+    The number of its tokens is the sum of both: as numbers only increase, it changes with each of them.
+    """
+    return await db.fetch_one(_SELECT_TRUST, trust_id, clock.now())
+
+
+async def _select(db: Reader, held: Roles, role_ids: Collection[str]) -> Roles:
+    selected = await with_implied(db, role_ids)
+    return tuple((item_id, name) for item_id, name in held if item_id in selected)
+
+
+async def with_implied(db: Reader, role_ids: Collection[str]) -> set[str]:
+    """The roles and those that they imply."""
+    return {row["role_id"] for row in await db.fetch(_SELECT_IMPLIED, list(role_ids))}
