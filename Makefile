@@ -11,7 +11,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick soak lint bench tempest docs schema clean packages compiled libvirt
+.PHONY: help up test quick soak lint bench tempest clients docs schema clean packages compiled libvirt
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: $(VENV)/.bench ## Measure start-up, memory, boots, lists, and what grows 
 tempest: packages $(VENV)/.tempest ## Run the tempest tests that must pass (ARGS=--all runs all of tempest.api.compute)
 	@$(BIN)/python tests/tempest/run.py $(ARGS)
 
+clients: $(VENV)/.client-suites ## Run the suites that come with clients (ARGS=sdk-compute,novaclient; --ci for a part)
+	@$(BIN)/python tests/client_suites/run.py $(ARGS)
+
 docs: $(READY) ## Write the generated parts of docs/ anew
 	@$(BIN)/python -m kilonova.docs
 
@@ -48,7 +51,7 @@ schema: $(READY) ## Write the schema's snapshots anew
 	@$(BIN)/python -m kilonova.store.generate
 
 clean: ## Remove .venv and everything that tools left behind; ./data stays
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest build dist src/*.egg-info
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest .client-suites build dist src/*.egg-info
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 packages:
@@ -64,7 +67,7 @@ libvirt: $(READY)
 	@[ -e $(VENV)/.libvirt ] || ! pkg-config --exists libvirt 2>/dev/null || \
 		{ $(BIN)/pip install -qq --disable-pip-version-check --editable '.[libvirt]' && touch $(VENV)/.libvirt; }
 
-$(VENV)/.bench $(VENV)/.tempest: $(VENV)/.%: $(READY)
+$(VENV)/.bench $(VENV)/.tempest $(VENV)/.client-suites: $(VENV)/.%: $(READY)
 	@$(BIN)/pip install -qq --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 

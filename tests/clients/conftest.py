@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked_openstack import forked_openstack
+from tests.support.forked_clients import forked_clients
 
 
 @pytest.fixture(scope="session")
 def openstack() -> Iterator[Path]:
     """The path of the `openstack` program."""
     # pytest's directories are too long for the path of a socket.
-    with tempfile.TemporaryDirectory() as directory, forked_openstack(Path(directory)):
+    with tempfile.TemporaryDirectory() as directory, forked_clients(Path(directory)):
         yield Path(directory) / "openstack"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.forked_openstack import forked_openstack
+from tests.support.forked_clients import forked_clients
 from tests.support.virt_cloud import RealCloud
 from tests.support.virt_driver import DriverBench
 from tests.support.virt_hosts import Host, Site, temporary_site
@@ -57,7 +57,7 @@ def long_timeouts(clouds: Clouds) -> RealCloud:
 
 @pytest.fixture(scope="package")
 def openstack_program() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as directory, forked_openstack(Path(directory)):
+    with tempfile.TemporaryDirectory() as directory, forked_clients(Path(directory)):
         yield Path(directory) / "openstack"
 
 

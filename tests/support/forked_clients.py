@@ -1,13 +1,14 @@
-"""Runs the stock client by forking a process that has loaded it, because its start takes longer than most commands.
+"""Runs stock clients by forking a process that has loaded them, because their start takes longer than most commands.
 
-`with forked_openstack(directory): …` creates an `openstack` in `directory` that behaves like the real one: it runs in a
+`with forked_clients(directory): …` creates an `openstack` in `directory` that behaves like the real one: it runs in a
 separate process with the caller's arguments, environment, directory and files. As the only difference, it polls more
-often.
+often. Where python-novaclient is installed, there is a `nova`, too.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -21,6 +22,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+# The package of each command; its module `shell` has the function `main`.
+PACKAGES = {"openstack": "openstackclient", "nova": "novaclient"}
 LENGTH_DIGITS = len("00000000")
 MAX_SLEEP_SECONDS = 0.1
 
@@ -36,18 +40,29 @@ with socket.socket(socket.AF_UNIX) as server:
 
 
 @contextmanager
-def forked_openstack(directory: Path) -> Iterator[None]:
-    socket_path = directory / "openstack.socket"
-    shim = directory / "openstack"
-    shim.write_text(_SHIM.format(python=sys.executable, socket=str(socket_path)))
-    shim.chmod(0o755)
-    with subprocess.Popen([sys.executable, "-m", __name__, str(socket_path)], stdout=subprocess.PIPE) as server:
+def forked_clients(directory: Path, clouds_directory: Path | None = None) -> Iterator[None]:
+    """`clouds_directory`: has the clouds.yaml for commands without OS_CLIENT_CONFIG_FILE.
+
+    The clients look for it in the directory in which they were imported.
+    """
+    socket_path = directory / "clients.socket"
+    for command in _installed_commands():
+        shim = directory / command
+        shim.write_text(_SHIM.format(python=sys.executable, socket=str(socket_path)))
+        shim.chmod(0o755)
+    command_line = [sys.executable, "-m", __name__, str(socket_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command_line, stdout=subprocess.PIPE, cwd=clouds_directory, env=environ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         try:
             yield
         finally:
             server.terminate()
+
+
+def _installed_commands() -> list[str]:
+    return [command for command, package in PACKAGES.items() if importlib.util.find_spec(package)]
 
 
 def serve(socket_path: str) -> None:
@@ -67,11 +82,10 @@ def serve(socket_path: str) -> None:
 
 def _load_commands() -> None:
     """Import all commands, so that a fork need not import them."""
-    import openstackclient
-    import openstackclient.shell
-
-    for package in (openstackclient, importlib.import_module("osc_placement")):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+    for name in (*map(PACKAGES.get, _installed_commands()), "osc_placement"):
+        assert name is not None
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if ".tests" not in module.name:
                 with suppress(ImportError):
                     importlib.import_module(module.name)
@@ -96,8 +110,7 @@ def _handle_connection(connection: socket.socket) -> None:
 
 
 def _run_client(arguments: list[str], environ: dict[str, str], folder: str) -> int:
-    from openstackclient.shell import main
-
+    main = importlib.import_module(f"{PACKAGES[Path(arguments[0]).name]}.shell").main
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(float(seconds), MAX_SLEEP_SECONDS))

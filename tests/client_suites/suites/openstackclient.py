@@ -1,0 +1,23 @@
+"""Functional tests of python-openstackclient, for which its `openstack` runs in forks of a loaded process."""
+
+from tests.client_suites.suite import PytestSuite
+from tests.support.cloud_process import CloudProcess
+
+# Object storage, accelerators and volumes by version 2 of the API do not exist here.
+DIRECTORIES = ("common", "compute", "identity/v3", "image", "network", "volume/v3")
+
+
+def create_image(cloud: CloudProcess) -> None:
+    """Create the image that the tests boot: the first whose name is like that of devstack."""
+    admin = cloud.client("kilonova")
+    body = {"name": "cirros-sim-disk", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
+    image = admin.post("image", "/images", body).json()
+    answer = admin.request("PUT", "image", f"/images/{image['id']}/file", content=b"\0" * 65536)
+    assert answer.status == 204, answer.body
+
+
+SUITE = PytestSuite(
+    "openstackclient",
+    tuple(f"openstackclient/tests/functional/{directory}" for directory in DIRECTORIES),
+    prepare=create_image,
+)

@@ -1,0 +1,7 @@
+"""Functional tests of openstacksdk: image."""
+
+from tests.client_suites.suite import PytestSuite
+
+SUITE = PytestSuite(
+    "sdk-image", ("openstack/tests/functional/image",), environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"}
+)
