@@ -290,3 +290,23 @@ def test_guest_can_be_gateway_of_subnet(database_url: str) -> None:
             assert (wired.gateway, wired.held) == ("10.1.0.1", [])
 
     run(scenario())
+
+
+def test_hosts_answer_for_a_gateway_outside_its_subnet_unless_a_guest_has_it(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await register_hosts(cloud, "one")
+            network, _ = await cloud.network_with_subnet("10.1.0.0/24", gateway_ip="10.2.0.9")
+            body = {"network_id": network["id"], "ip_version": 4, "cidr": "10.2.0.0/24"}
+            await cloud.create("subnet", **body)
+            await create_bound_port(cloud, network, "one")
+
+            async def held() -> dict[str, list[str]]:
+                plan = (await compute_all_plans(cloud))["one"]
+                return {wired.cidr: wired.held for wired in planned_network(plan, network).subnets}
+
+            assert await held() == {"10.1.0.0/24": ["10.2.0.9"], "10.2.0.0/24": ["10.2.0.1"]}
+            await create_bound_port(cloud, network, "one", fixed_ips=[{"ip_address": "10.2.0.9"}])
+            assert await held() == {"10.1.0.0/24": [], "10.2.0.0/24": ["10.2.0.1"]}
+
+    run(scenario())

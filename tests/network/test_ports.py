@@ -183,6 +183,11 @@ def test_user_of_shared_network_cannot_disable_port_security_or_take_gateway(dat
             body["port"]["project_id"] = DEMO
             assert await cloud.refused("POST", "/ports", body, "service") == (400, "InvalidIpForSubnet")
             await cloud.create("port", "admin", network_id=shared["id"], **gateway)
+            # The gateway of one subnet may be an address of another.
+            body["port"]["fixed_ips"] = [{"ip_address": "10.5.0.99"}]
+            subnet = {"network_id": shared["id"], "ip_version": 4, "cidr": "10.6.0.0/24", "gateway_ip": "10.5.0.99"}
+            await cloud.create("subnet", "admin", **subnet)
+            assert await cloud.refused("POST", "/ports", body, "service") == (400, "InvalidIpForSubnet")
 
     asyncio.run(scenario())
 

@@ -29,14 +29,75 @@ def test_default_pool_excludes_gateway(database_url: str) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("given", "stored", "gateway", "first", "last"),
+    [
+        ("10.99.99.0/16", "10.99.0.0/16", "10.99.0.1", "10.99.0.2", "10.99.255.254"),
+        ("10.99.99.77/29", "10.99.99.72/29", "10.99.99.73", "10.99.99.74", "10.99.99.78"),
+        ("fd00:1::9:5/112", "fd00:1::9:0/112", "fd00:1::9:1", "fd00:1::9:2", "fd00:1::9:ffff"),
+    ],
+)
+def test_host_bits_of_a_cidr_are_dropped(
+    database_url: str, given: str, stored: str, gateway: str, first: str, last: str
+) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet(given)
+            assert (subnet["cidr"], subnet["gateway_ip"]) == (stored, gateway)
+            assert subnet["allocation_pools"] == [{"start": first, "end": last}]
+            assert await cloud.show("subnet", subnet["id"]) == subnet
+            assert [each["id"] for each in await cloud.list_all("subnet", {"cidr": stored})] == [subnet["id"]]
+            port = await cloud.create("port", network_id=network["id"])
+            assert port["fixed_ips"] == [{"subnet_id": subnet["id"], "ip_address": first}]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("cidr", "gateway", "first", "last"),
+    [
+        ("10.1.0.0/24", "192.168.77.1", "10.1.0.1", "10.1.0.254"),
+        ("fd00:1::/64", "fd00:77::1", "fd00:1::1", "fd00:1::ffff:ffff:ffff:ffff"),
+        ("fd00:1::/64", "fe80::1", "fd00:1::1", "fd00:1::ffff:ffff:ffff:ffff"),
+    ],
+)
+def test_gateway_may_be_outside_the_subnet(database_url: str, cidr: str, gateway: str, first: str, last: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            network, subnet = await cloud.network_with_subnet(cidr, gateway_ip=gateway)
+            assert subnet["gateway_ip"] == gateway
+            assert subnet["allocation_pools"] == [{"start": first, "end": last}]
+            port = await cloud.create("port", network_id=network["id"])
+            assert port["fixed_ips"] == [{"subnet_id": subnet["id"], "ip_address": first}]
+            path = f"/network-ip-availabilities/{network['id']}"
+            shown = (await cloud.ok("GET", path, as_="admin"))["network_ip_availability"]
+            assert shown["used_ips"] == 1
+            moved = await cloud.update("subnet", subnet, gateway_ip=None)
+            assert moved["gateway_ip"] is None
+            assert (await cloud.update("subnet", subnet, gateway_ip=gateway))["gateway_ip"] == gateway
+            # A router's interface would need the gateway's address in the subnet.
+            router = await cloud.create("router")
+            path = f"/routers/{router['id']}/add_router_interface"
+            refused = await cloud.refused("PUT", path, {"subnet_id": subnet["id"]})
+            assert refused == (400, "InvalidIpForSubnet")
+
+    asyncio.run(scenario())
+
+
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
-    ({"cidr": "10.0.0.1/24"}, 400, "InvalidInput"),
     ({"cidr": "10.0.0.0"}, 400, "InvalidInput"),
     ({"cidr": "0.0.0.0/0"}, 400, "InvalidInput"),
     ({"cidr": "nonsense"}, 400, "HTTPBadRequest"),
     ({"cidr": "fd00::/64"}, 400, "InvalidInput"),
-    ({"gateway_ip": "10.2.0.1"}, 400, "GatewayIpInvalid"),
+    ({"gateway_ip": "10.0.0.0"}, 400, "GatewayIpInvalid"),
     ({"gateway_ip": "10.0.0.255"}, 400, "GatewayIpInvalid"),
+    ({"gateway_ip": "127.0.0.1"}, 400, "GatewayIpInvalid"),
+    ({"gateway_ip": "224.0.0.5"}, 400, "GatewayIpInvalid"),
+    ({"gateway_ip": "0.0.0.0"}, 400, "GatewayIpInvalid"),
+    ({"gateway_ip": "255.255.255.255"}, 400, "GatewayIpInvalid"),
+    ({"gateway_ip": "fd00::1"}, 400, "InvalidInput"),
+    ({"ip_version": 6, "cidr": "fd00::/64", "gateway_ip": "fd00::"}, 400, "GatewayIpInvalid"),
+    ({"ip_version": 6, "cidr": "fd00::/64", "gateway_ip": "ff02::1"}, 400, "GatewayIpInvalid"),
     ({"allocation_pools": [{"start": "10.0.0.9", "end": "10.0.0.5"}]}, 400, "InvalidAllocationPool"),
     ({"allocation_pools": [{"start": "10.0.1.0", "end": "10.0.1.5"}]}, 400, "OutOfBoundsAllocationPool"),
     ({"allocation_pools": [{"start": "10.0.0.1", "end": "10.0.0.5"}]}, 409, "GatewayConflictWithAllocationPools"),

@@ -302,11 +302,13 @@ async def _read_networks(reader: Reader, state: NetworkState) -> None:
     sql = "SELECT * FROM subnets WHERE network_id = ANY($1) ORDER BY ip_version, id"
     for subnet in Subnet.decode_all(await reader.fetch(sql, wanted)):
         state.subnets[subnet.network_id].append(subnet)
-    # Where a guest is the gateway of its subnet, hosts must not answer for the gateway's address.
+    # Where a guest is a subnet's gateway, hosts must not answer for the gateway's address. The guest may have its
+    # address of another subnet of the network. If it got that address by chance, in another project, it is no gateway.
     for row in await reader.fetch(
-        "SELECT s.id FROM subnets s JOIN port_addresses a ON a.subnet_id = s.id AND a.ip_address = s.gateway_ip "
-        "JOIN ports p ON p.id = a.port_id "
-        "WHERE s.network_id = ANY($1) AND p.device_owner <> 'network:router_interface'",
+        "SELECT s.id FROM subnets s JOIN ports p ON p.network_id = s.network_id "
+        "JOIN port_addresses a ON a.port_id = p.id AND a.ip_address = s.gateway_ip "
+        "WHERE s.network_id = ANY($1) AND p.device_owner <> 'network:router_interface' "
+        "AND (a.subnet_id = s.id OR p.project_id = s.project_id)",
         wanted,
     ):
         state.guest_gateways.add(row["id"])

@@ -106,8 +106,9 @@ class Allocation:
                 subnet = self._subnet_containing(ip)
             elif not _is_usable(ip_network(subnet.cidr), ip):
                 raise invalid(f"IP address {ip} is not a valid IP for the specified subnet.", "InvalidIpForSubnet")
-            if str(ip) == subnet.gateway_ip and not self._may_use_gateway_ip(subnet):
-                raise invalid(f"IP address {ip} is the gateway of subnet {subnet.id}.", "InvalidIpForSubnet")
+            for other in self._subnets:
+                if str(ip) == other.gateway_ip and not self._may_use_gateway_ip(other):
+                    raise invalid(f"IP address {ip} is the gateway of subnet {other.id}.", "InvalidIpForSubnet")
             return await self._allocate_exactly(subnet, ip, position)
         if subnet is not None and subnet.is_autoconfigured:
             return await self._autoconfigure(subnet, position)

@@ -77,9 +77,8 @@ def _cidr(body: Mapping[str, Any]) -> IpNetwork:
     text = body["cidr"]
     if "/" not in text:
         raise invalid(f"'{text}' isn't a recognized IP subnet cidr, '{text}/32' is recommended")
+    # Host bits are dropped: 10.1.2.3/16 is 10.1.0.0/16.
     network = ipaddress.ip_network(text, strict=False)
-    if network.network_address != ipaddress.ip_address(text.partition("/")[0]):
-        raise invalid(f"'{text}' isn't a recognized IP subnet cidr, '{network}' is recommended")
     version = int(body["ip_version"])
     if network.version != version:
         raise invalid(f"cidr '{network}' does not match the ip_version '{version}'")

@@ -9,6 +9,8 @@ from itertools import pairwise
 from kilonova.network.addresses import IpAddress, IpNetwork, Pool, is_usable
 from kilonova.network.errors import conflict, invalid
 
+_BROADCAST = ipaddress.IPv4Address("255.255.255.255")
+
 
 def check_pools(network: IpNetwork, pools: Sequence[Pool]) -> tuple[Pool, ...]:
     """The pools in order. Refuses pools that are outside the subnet or overlap."""
@@ -39,9 +41,15 @@ def check_gateway(network: IpNetwork, gateway: IpAddress | None, pools: Sequence
         return
     if gateway.version != network.version:
         raise invalid(f"gateway_ip '{gateway}' does not match the ip_version '{network.version}'")
-    # A router may have a link-local address as its IPv6 gateway.
-    if not is_usable(network, gateway) and not (gateway.version == 6 and gateway.is_link_local):
-        raise invalid(f"Gateway IP address {gateway} is not in the subnet {network}", "GatewayIpInvalid")
+    # The gateway may be outside the subnet: guests reach it on their link.
+    if gateway in network and not is_usable(network, gateway):
+        raise invalid(f"Gateway IP address {gateway} is not usable in the subnet {network}", "GatewayIpInvalid")
+    if gateway.is_unspecified or gateway.is_loopback or gateway.is_multicast or gateway == _BROADCAST:
+        raise invalid(
+            f"Gateway IP address {gateway} is not valid: expected the address of a host, not an unspecified, loopback, "
+            "multicast or broadcast address",
+            "GatewayIpInvalid",
+        )
     for pool in pools:
         if int(ipaddress.ip_address(pool.start)) <= int(gateway) <= int(ipaddress.ip_address(pool.end)):
             raise conflict(

@@ -125,14 +125,17 @@ class Bridges:
             f"{held['local']}/{held['prefixlen']}"
             for link in shown
             for held in link.get("addr_info", ())
-            if held.get("scope") != "link" or held["local"].startswith("169.254.")
+            # The kernel adds a link-local IPv6 address of its own. A gateway may have one, too.
+            if held.get("scope") != "link"
+            or ":" not in held["local"]
+            or f"{held['local']}/{held['prefixlen']}" in wanted
         }
         await run_batch(
             "ip",
             [
                 *(f"addr del {ip} dev {GATEWAY}" for ip in sorted(known - wanted)),
                 *(f"addr add {ip} dev {GATEWAY}{' nodad' if ':' in ip else ''}" for ip in sorted(wanted - known)),
-                *(f"route replace {subnet.cidr} dev {GATEWAY}" for subnet in network.subnets if not subnet.held),
+                *(f"route replace {cidr} dev {GATEWAY}" for cidr in _cidrs_without_address(network)),
             ],
             namespace,
         )
@@ -223,12 +226,24 @@ def _router_link_address(network_id: str) -> str:
 
 
 def _addresses(network: WiredNetwork) -> set[str]:
-    held = {f"{METADATA_ADDRESS}/32"}
-    for subnet in network.subnets:
-        cidr = ipaddress.ip_network(subnet.cidr)
-        for address in map(ipaddress.ip_address, subnet.held):
-            held.add(f"{address}/{cidr.prefixlen if address in cidr else cidr.max_prefixlen}")
-    return held
+    """The addresses of the namespace, with the prefix length of the subnet that has them.
+
+    A gateway outside its subnet may be an address of another subnet, or of none. In an IPv6 subnet without an address
+    the namespace gets the first one, which no port can have: dnsmasq advertises only the interface's own prefixes.
+    """
+    cidrs = [ipaddress.ip_network(subnet.cidr) for subnet in network.subnets]
+    held = {ipaddress.ip_address(address) for subnet in network.subnets for address in subnet.held}
+    for cidr in cidrs:
+        if cidr.version == 6 and cidr.prefixlen < 127 and not any(address in cidr for address in held):
+            held.add(cidr.network_address)
+    lengths = {each: next((cidr.prefixlen for cidr in cidrs if each in cidr), each.max_prefixlen) for each in held}
+    return {f"{METADATA_ADDRESS}/32", *(f"{address}/{length}" for address, length in lengths.items())}
+
+
+def _cidrs_without_address(network: WiredNetwork) -> list[str]:
+    """The subnets that no address of the namespace routes to."""
+    routed = {str(ipaddress.ip_interface(address).network) for address in _addresses(network)}
+    return [subnet.cidr for subnet in network.subnets if subnet.cidr not in routed]
 
 
 def _differs(link: dict[str, Any] | None, mtu: int, master: str | None = None) -> bool:

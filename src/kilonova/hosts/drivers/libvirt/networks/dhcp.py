@@ -156,7 +156,12 @@ def _subnet(subnet: WiredSubnet, tag: str, *, nat: bool) -> list[str]:
 
 
 def _options(subnet: WiredSubnet, *, nat: bool) -> list[str]:
-    routes = [f"{METADATA_ADDRESS}/32,{subnet.gateway if subnet.gateway in subnet.held else '0.0.0.0'}"]
+    routes = []
+    if subnet.gateway and ipaddress.ip_address(subnet.gateway) not in ipaddress.ip_network(subnet.cidr):
+        # Clients refuse a gateway that they have no route to.
+        routes.append(f"{subnet.gateway}/32,0.0.0.0")
+    if subnet.gateway != METADATA_ADDRESS:
+        routes.append(f"{METADATA_ADDRESS}/32,{subnet.gateway if subnet.gateway in subnet.held else '0.0.0.0'}")
     routes += [f"{destination},{hop}" for destination, hop in subnet.routes if ":" not in destination + hop]
     options = []
     if subnet.gateway:
