@@ -160,7 +160,8 @@ def test_refused_requests(sqlite_url: str) -> None:
                 ("rdp", "rdp-html5"),
                 ("mks", "webmks"),
             ]:
-                answer = await request_console(c, server_id, protocol, type)
+                with fake_displays():
+                    answer = await request_console(c, server_id, protocol, type)
                 assert fault(answer) == (*unavailable[:2], unavailable[2].format(type))
             assert (await request_console(c, server_id, "vnc", "serial")).status == 400
             with fake_displays(vnc=VNC):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from socket import socket
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 from msgspec import structs
@@ -17,13 +17,12 @@ from kilonova.hosts.drivers.base import (
     ImageReplaced,
     Images,
     MissingDisk,
-    MissingDisplay,
     MissingGuest,
     NoAnswer,
     NoSuchSlot,
     NotRunning,
 )
-from kilonova.hosts.drivers.sim import guest_info
+from kilonova.hosts.drivers.sim import displays, guest_info
 from kilonova.hosts.drivers.sim.disks import copy_volume, has_only_volumes, has_volume, without_volume
 from kilonova.hosts.drivers.sim.facts import Hardware, connector, host_facts, shared_disk_stores
 from kilonova.hosts.drivers.sim.migration import Migration
@@ -321,13 +320,13 @@ class SimDriver:
         await self._simulate("look_console")
         return guest_info.console_log(self._guest(guest_id), lines)
 
-    async def check_display(self, guest_id: str, kind: str) -> NoReturn:
+    async def check_display(self, guest_id: str, kind: str) -> None:
         await self._simulate("look_display")
-        self._running_guest(guest_id)
-        raise MissingDisplay(f"simulated guests have no {kind} display")
+        displays.check(self._guest(guest_id), kind)
 
     async def open_display(self, guest_id: str, kind: str) -> socket:
-        return await self.check_display(guest_id, kind)
+        await self.check_display(guest_id, kind)
+        return await displays.connect(lambda: self._store.guest(self._host, guest_id))
 
     async def get_diagnostics(self, guest_id: str) -> dict[str, Any]:
         await self._simulate("look_diagnostics")
