@@ -132,7 +132,7 @@ def test_refused_swaps(sqlite_url: str) -> None:
             await attach(c, server_id, shared)
             await attach(c, other_id, shared)
             both = await put(c, server_id, shared, volumeId=new, as_=as_)
-            assert both.status == 400
+            assert both.status == 409
             assert "more than one read/write attachment" in fault(both)[2]
 
     run(scenario())

@@ -9,7 +9,7 @@ from kilonova.compute.servers import action_checks
 from kilonova.compute.servers.server import Server
 from kilonova.compute.volume_attachments import checks
 from kilonova.http import Context, Response
-from kilonova.http.errors import BadRequest, NotFound
+from kilonova.http.errors import BadRequest, Conflict, NotFound
 from kilonova.http.parameter_types import is_true
 from kilonova.store import Transaction
 from kilonova.volume.client import Volume
@@ -54,7 +54,7 @@ def _check(ctx: Context, old: Volume | None, new: Volume) -> None:
     if old is None or old.status != "in-use":
         raise checks.invalid("the old volume must be in use to be swapped.")
     if old.multiattach and len(old.attachments) > 1:
-        raise BadRequest("Swapping multi-attach volumes with more than one read/write attachment is not supported.")
+        raise Conflict("Swapping multi-attach volumes with more than one read/write attachment is not supported.")
     if new.status != "available":
         raise checks.invalid("Volume must be detached in order to swap.")
     checks.check_available(ctx, new)
