@@ -60,14 +60,14 @@ def test_servers_are_counted_by_host(database_url: str) -> None:
                 assert found == {
                     "period_beginning": "2026-01-01 00:00:00",
                     "period_ending": "2026-02-01 00:00:00",
-                    "num_hosts": 4,
+                    "num_hosts": 3,  # host3 is newer
                     "num_hosts_done": 3,
                     "num_hosts_running": 0,
-                    "num_hosts_not_run": 1,
-                    "hosts_not_run": ["host3"],
+                    "num_hosts_not_run": 0,
+                    "hosts_not_run": [],
                     "total_instances": 3,
                     "total_errors": 0,
-                    "overall_status": "3 of 4 hosts done. 0 errors.",
+                    "overall_status": "ALL hosts done. 0 errors.",
                 }
                 assert {host: entry["instances"] for host, entry in log.items()} == {"host1": 2, "host2": 0, "host4": 1}
                 message = "Instance usage audit ran for host host1, 2 instances."
@@ -84,13 +84,15 @@ def test_last_complete_month(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -
     async def scenario() -> None:
         async with cloud(sqlite_url, hosts=1) as c:
             fresh = await audit(c)
-            assert (fresh["hosts_not_run"], fresh["log"]) == (["host1"], {})
+            assert (fresh["num_hosts"], fresh["hosts_not_run"], fresh["log"]) == (0, [], {})
+            assert fresh["overall_status"] == "ALL hosts done. 0 errors."
             now = datetime.fromtimestamp(moment, UTC)
             assert fresh["period_ending"] == f"{now.year}-{now.month:02d}-01 00:00:00"
             await set_created_at(c, "host1", "2020-01-01")
             assert (await audit(c))["num_hosts_done"] == 1
             # A month that has not ended has no audits.
-            assert (await audit(c, "2999-05-05 00:00:00"))["hosts_not_run"] == ["host1"]
+            early = await audit(c, "2999-05-05 00:00:00")
+            assert (early["hosts_not_run"], early["overall_status"]) == (["host1"], "0 of 1 hosts done. 0 errors.")
 
     run(scenario())
 

@@ -19,6 +19,8 @@ _INSTANCES = """
 SELECT host, COUNT(*) AS instances FROM servers
 WHERE host IS NOT NULL AND launched_at < $2 AND (terminated_at IS NULL OR terminated_at >= $1) GROUP BY host
 """
+# Nova's words.
+_ALL_DONE = "ALL hosts done. 0 errors."
 
 
 class Period(NamedTuple):
@@ -55,26 +57,26 @@ def last_month_before(moment: float) -> Period:
 async def audit(reader: Reader, period: Period, now: float) -> dict[str, object]:
     """Audit all hosts that existed in the period, or that have servers of that time now.
 
-    A period that has not ended has no audits.
+    A period that has not ended has no audits yet.
     """
     begun, ended = (moment.timestamp() for moment in period)
     rows = await reader.fetch("SELECT host, created_at FROM services WHERE program = $1 ORDER BY host", COMPUTE)
     counts = {row["host"]: row["instances"] for row in await reader.fetch(_INSTANCES, begun, ended)}
-    done = [row["host"] for row in rows if ended <= now and (row["created_at"] < ended or row["host"] in counts)]
-    log = {host: _entry(host, counts.get(host, 0)) for host in done}
-    missing = [row["host"] for row in rows if row["host"] not in log]
+    hosts = [row["host"] for row in rows if row["created_at"] < ended or row["host"] in counts]
+    done = hosts if ended <= now else []
+    missing = [] if ended <= now else hosts
     return {
         "period_beginning": _shown(period.beginning),
         "period_ending": _shown(period.ending),
-        "num_hosts": len(rows),
+        "num_hosts": len(hosts),
         "num_hosts_done": len(done),
         "num_hosts_running": 0,
         "num_hosts_not_run": len(missing),
         "hosts_not_run": missing,
         "total_instances": sum(counts.get(host, 0) for host in done),
         "total_errors": 0,
-        "overall_status": f"{len(done)} of {len(rows)} hosts done. 0 errors.",
-        "log": log,
+        "overall_status": f"{len(done)} of {len(hosts)} hosts done. 0 errors." if missing else _ALL_DONE,
+        "log": {host: _entry(host, counts.get(host, 0)) for host in done},
     }
 
 
