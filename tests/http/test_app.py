@@ -108,10 +108,10 @@ def test_api_may_accept_other_content_types() -> None:
         (b"", "empty"),
         (b"[]", "array|object"),
         (b"{", "JSON"),
-        (b'{"toy": {"name": 7}}', "toy.name"),
-        (b'{"toy": {"name": " x"}}', "toy.name"),
+        (b'{"toy": {"name": 7}}', "field/attribute name."),
+        (b'{"toy": {"name": " x"}}', "field/attribute name."),
         (b'{"toy": {"wheels": 4}}', "wheels"),
-        (b'{"toy": {"parts": [{"a": "x"}, {"b": 1}]}}', "toy.parts[1]"),
+        (b'{"toy": {"parts": [{"a": "x"}, {"b": 1}]}}', "field/attribute parts[1]."),
         (b'{"toy": {"name": "x", "name": "y"}}', "twice"),
     ],
 )

@@ -9,18 +9,37 @@ import pytest
 from kilonova.http.errors import BadRequest
 from kilonova.http.schema import FORMATS, Validator, prune_for_v2
 
-NAME = {"type": "object", "properties": {"o": {"type": "array", "items": {"type": "string", "maxLength": 3}}}}
+SHORT = {"type": "string", "maxLength": 3}
+NAME = {
+    "type": "object",
+    "properties": {
+        "o": {"type": "array", "items": SHORT},
+        "r": {"properties": {"n": SHORT, "m": {"properties": {"n": SHORT}}}},
+    },
+    "additionalProperties": False,
+}
 
 
-def test_message_names_the_place() -> None:
-    with pytest.raises(BadRequest, match=r"field/attribute o\[1\]: 'long'"):
-        Validator(NAME).check({"o": ["x", "long"]})
+@pytest.mark.parametrize(
+    "document, message",
+    [
+        ({"o": ["x", "long"]}, "Invalid input for field/attribute o[1]. Value: long. 'long' is too long"),
+        ({"o": {}}, "Invalid input for field/attribute o. {} is not of type 'array'"),
+        ({"r": {"n": "long"}}, "Invalid input for field/attribute n. Value: long. 'long' is too long"),
+        ({"r": {"m": {"n": True}}}, "Invalid input for field/attribute m.n. Value: True. True is not of type 'string'"),
+        ({"x": 1}, "Invalid input in the request body: Additional properties are not allowed ('x' was unexpected)"),
+    ],
+)
+def test_message_names_the_place_and_the_value(document: object, message: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        Validator(NAME).check(document)
+    assert error.value.message == message
 
 
 def test_message_is_short() -> None:
     with pytest.raises(BadRequest) as error:
         Validator(NAME).check({"o": ["x" * 10000]})
-    assert len(error.value.message) < 600
+    assert len(error.value.message) < 1200
 
 
 @pytest.mark.parametrize(

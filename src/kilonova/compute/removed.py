@@ -52,7 +52,7 @@ REMOVED = {
 
 async def raise_gone(ctx: Context, **names: str) -> None:
     """Removed: always 410."""
-    raise Gone("This was removed from the API.")
+    raise Gone("This resource is no longer available. No forwarding address is given.")
 
 
 for path, methods in REMOVED.items():

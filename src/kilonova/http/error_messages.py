@@ -10,9 +10,13 @@ MAX_MESSAGE_LENGTH = 500
 
 
 class SchemaViolation(NamedTuple):
-    """Why a value does not match its schema: the place in the value, the message, and the place in the schema."""
+    """Why a document does not match its schema.
+
+    `place` is the place of the wrong value in the document, `schema` that of the broken rule in the schema.
+    """
 
     place: Sequence[str | int]
+    value: object
     message: str
     rule: str = ""
     schema: Sequence[str | int] = ()
@@ -42,11 +46,20 @@ class ErrorMessages:
         return f"Invalid input for query parameters: the key {key!r} is not known."
 
     def schema_violation(self, what: str, violation: SchemaViolation) -> str:
+        """The text of Nova and Cinder, on which clients match; there only the last key is shown."""
         message = shorten(violation.message)
-        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in violation.place).lstrip(".")
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in _inside(violation.place))
         if not place:
             return f"Invalid input in the {what}: {message}"
-        return f"Invalid input for field/attribute {place[:200]}: {message}"
+        is_short = not isinstance(violation.value, dict | list)
+        value = f" Value: {shorten(str(violation.value))}." if is_short else ""
+        return f"Invalid input for field/attribute {place.lstrip('.')[:200]}.{value} {message}"
+
+
+def _inside(place: Sequence[str | int]) -> Sequence[str | int]:
+    """The place without the name of the resource, in which most requests wrap their attributes."""
+    steps = list(place)
+    return steps[1:] if len(steps) > 1 and isinstance(steps[1], str) else steps
 
 
 def shorten(message: str) -> str:

@@ -86,7 +86,7 @@ class Validator:
         if error is None:
             return None
         return SchemaViolation(
-            error.absolute_path, error.message, error.validator, list(error.absolute_schema_path)[:-1]
+            error.absolute_path, error.instance, error.message, error.validator, list(error.absolute_schema_path)[:-1]
         )
 
     def _first_violation(self, value: object) -> SchemaViolation:
@@ -95,7 +95,7 @@ class Validator:
         try:
             self._fast.validate(value)
         except jsonschema_rs.ValidationError as error:
-            return SchemaViolation(error.instance_path, error.message)
+            return SchemaViolation(error.instance_path, error.instance, error.message)
         raise AssertionError("is_valid and validate disagree")
 
 

@@ -38,11 +38,12 @@ class PlacementMessages(ErrorMessages):
         return f"Invalid query string parameters: Additional properties are not allowed ({key!r} was unexpected)"
 
     def schema_violation(self, what: str, violation: SchemaViolation) -> str:
+        """One line: osc-placement shows the last line of an error only."""
         kind = "Invalid query string parameters" if what == QUERY else "JSON does not validate"
         schema = "".join(f"[{step!r}]" for step in violation.schema)
-        rule = f"\n\nFailed validating {violation.rule!r} in schema{schema}" if violation.rule else ""
+        rule = f". Failed validating {violation.rule!r} in schema{schema}" if violation.rule else ""
         place = "".join(f"[{step!r}]" for step in violation.place)
-        where = f"\n\nOn instance{place[:200]}" if place else ""
+        where = f". On instance{place[:200]}" if place else ""
         return f"{kind}: {shorten(violation.message)}{rule}{where}"
 
 

@@ -56,7 +56,7 @@ def test_refused_requests(sqlite_url: str) -> None:
                 assert (await c.put(path(server_id), {"tags": wrong}, **new)).status == 400, wrong
             refused = await c.put(path(server_id, "a,b"), None, **new)
             assert refused.status == 400
-            assert "field/attribute tag: 'a,b'" in refused.json()["badRequest"]["message"]
+            assert "field/attribute tag. Value: a,b. 'a,b'" in refused.json()["badRequest"]["message"]
             assert (await c.put(path(server_id, "a" * 61), None, **new)).status == 400
             repeated = await c.put(path(server_id), {"tags": ["b", "a", "b"]}, **new)
             assert (repeated.status, repeated.json()) == (200, {"tags": ["a", "b"]})
