@@ -18,18 +18,29 @@ MAX_REASON_LENGTH = 300
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--outcomes", type=Path, required=True, help="file to which outcomes are appended")
+    parser.addoption("--full-sleeps", default="$^", help="regular expression of tests whose sleeps are not shortened")
     parser.addoption("--only-tests", default="", help="regular expression of the tests to run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    sleep = time.sleep
-    time.sleep = lambda seconds: sleep(min(float(seconds), MAX_SLEEP_SECONDS))
+    config.pluginmanager.register(ShortSleeps(re.compile(config.getoption("--full-sleeps"))))
     config.pluginmanager.register(OutcomeWriter(config.getoption("--outcomes")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     expression = re.compile(config.getoption("--only-tests"))
     items[:] = [item for item in items if expression.search(item.nodeid)]
+
+
+class ShortSleeps:
+    def __init__(self, exceptions: re.Pattern[str]) -> None:
+        self.exceptions = exceptions
+        self.limit = MAX_SLEEP_SECONDS
+        sleep = time.sleep
+        time.sleep = lambda seconds: sleep(min(float(seconds), self.limit))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.limit = float("inf") if self.exceptions.search(item.nodeid) else MAX_SLEEP_SECONDS
 
 
 class OutcomeWriter:

@@ -73,6 +73,8 @@ class PytestSuite(Suite):
     python_path: tuple[Path, ...] = field(default=(), kw_only=True)
     # Creates what the suite expects of a cloud besides the clouds of devstack's clouds.yaml.
     prepare: Callable[[CloudProcess], None] = field(default=lambda _: None, kw_only=True)
+    # Regular expression of tests that sleep until time has passed. The sleeps of others are shortened.
+    full_sleeps: str = field(default="$^", kw_only=True)
     # Environment of the tests.
     environ: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
@@ -97,6 +99,7 @@ class PytestSuite(Suite):
         command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(SITE_PACKAGES)]
         command += ["-p", "tests.client_suites.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:schemathesis"]
         command += ["--continue-on-collection-errors", f"--timeout={TEST_TIMEOUT_SECONDS}", "--only-tests", only]
+        command += ["--full-sleeps", self.full_sleeps]
         command += ["--outcomes", str(outcomes_file), *(str(SITE_PACKAGES / path) for path in self.paths)]
         RESULTS_DIRECTORY.mkdir(exist_ok=True)
         with forked_clients(programs, workspace), (RESULTS_DIRECTORY / f"{self.name}.output").open("w") as output:

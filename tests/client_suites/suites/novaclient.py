@@ -2,4 +2,9 @@
 
 from tests.client_suites.suite import PytestSuite
 
-SUITE = PytestSuite("novaclient", ("novaclient/tests/functional",))
+SUITE = PytestSuite(
+    "novaclient",
+    ("novaclient/tests/functional",),
+    # The API filters actions by whole seconds.
+    full_sleeps="test_instance_action",
+)
