@@ -109,6 +109,26 @@ def test_signed_request_gets_a_token(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_request_signed_without_time_gets_a_token(database_url: str, tmp_path: Path) -> None:
+    """Heat signs alarm URLs so, because they are valid for the whole life of a stack."""
+
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            service, keys = await c.login("kilonova"), await new_keys(c, await c.login("demo"))
+            params = {"AWSAccessKeyId": keys["access"], "SignatureVersion": "2", "SignatureMethod": "HmacSHA256"}
+            body = signed(keys, 2, verb="POST", params=params)
+            assert (await token_for(c, service, body)).status == 200
+            # The time of another request is part of its signature.
+            timed = signed(keys, 2)
+            del timed["credentials"]["params"]["Timestamp"]
+            assert (await token_for(c, service, timed)).status == 401
+            dateless = signed(keys, 4)
+            del dateless["credentials"]["headers"]["X-Amz-Date"]
+            assert (await token_for(c, service, dateless)).status == 400
+
+    run(scenario())
+
+
 def test_wrong_signatures_are_refused(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:

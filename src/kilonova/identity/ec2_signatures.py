@@ -36,9 +36,15 @@ class SignedRequest(NamedTuple):
             return self._signature_4(secret)
         raise BadRequest(f"Expecting a signature of version 2, or of version 4 ({V4}).")
 
-    def signed_at(self) -> float:
-        """The signed time. Raises BadRequest if the request has no time in the form of its version."""
-        text = self.params.get("Timestamp", "") if self._is_v2() else self._date()
+    def signed_at(self) -> float | None:
+        """The signed time. Raises BadRequest if the time does not have the form of its version.
+
+        Version 2 may be without a time: Heat's alarm URLs are valid as long as their credential. The time is signed, so
+        nobody else can remove it.
+        """
+        text = self.params.get("Timestamp") if self._is_v2() else self._date()
+        if text is None:
+            return None
         try:
             return clock.parse(text)
         except ValueError:
