@@ -223,6 +223,7 @@ class Process:
         from kilonova.http.client import InProcess
         from kilonova.identity.client import IdentityClient
         from kilonova.identity.seed import SERVICE_USER
+        from kilonova.identity.service_caller import ServiceCaller
         from kilonova.image.client import ImageClient
         from kilonova.network.client import NetworkClient
         from kilonova.volume.client import VolumeClient
@@ -233,10 +234,14 @@ class Process:
             delayed(InProcess(self.app, "/identity")), username=SERVICE_USER, password=self.passwords[SERVICE_USER]
         )
         self.token_keys.listen(services.identity.forget)
-        services.image = ImageClient(delayed(InProcess(self.app, "/image")))
-        services.network = NetworkClient(delayed(InProcess(self.app, "/network")))
-        services.volume = VolumeClient(delayed(self._volume_caller()))
-        services.compute = ComputeClient(delayed(InProcess(self.app, "/compute")))
+
+        def on_behalf_of_users(caller: Caller) -> Caller:
+            return ServiceCaller(delayed(caller), services.identity)
+
+        services.image = ImageClient(on_behalf_of_users(InProcess(self.app, "/image")))
+        services.network = NetworkClient(on_behalf_of_users(InProcess(self.app, "/network")))
+        services.volume = VolumeClient(on_behalf_of_users(self._volume_caller()))
+        services.compute = ComputeClient(on_behalf_of_users(InProcess(self.app, "/compute")))
         services.compute_status = ComputeStatus(services.db, self.config)
 
     def _volume_caller(self) -> Caller:

@@ -91,6 +91,8 @@ class Route:
     authenticated: bool = False
     public: bool = False
     ticket: bool = False
+    # Whether tokens with access rules may use the route without a rule for it.
+    needs_no_access_rule: bool = False
     stream: bool = False
     shows: tuple[str, str, bool] | None = None
     # Whether the handler supports dry runs; other routes refuse the header of `kilonova.http.dry_run`.
@@ -137,6 +139,7 @@ class RouteOptions(TypedDict, total=False):
     authenticated: bool
     public: bool
     ticket: bool
+    needs_no_access_rule: bool
     stream: bool
     shows: tuple[str, str, bool]
     dry_run: bool
@@ -181,8 +184,11 @@ class Api:
         body_types: Sequence[str] = (JSON,),
         trailing_slash: bool = True,
         messages: ErrorMessages = DEFAULT_MESSAGES,
+        service_types: Sequence[str] = (),
     ) -> None:
         self.name = name
+        # The types by which access rules name the service.
+        self.service_types = frozenset(service_types or (name,))
         self.prefix = prefix
         self.errors = errors
         self.versioned_errors = versioned_errors

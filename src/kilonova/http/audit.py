@@ -150,6 +150,8 @@ def _initiator(token: Any, notes: Mapping[str, Any], address: str) -> dict[str, 
     if (trust := getattr(token, "trust", None)) is not None:
         # A trust may let its trustee act as the trustor.
         who |= {"trust_id": trust.id, "trustee_user_id": trust.trustee_user_id}
+    if (credential := getattr(token, "application_credential", None)) is not None:
+        who["application_credential_id"] = credential.id
     return who
 
 

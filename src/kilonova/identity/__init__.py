@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 # Modules that declare routes.
 NOUNS = (
+    "access_rules",
+    "application_credentials",
     "auth",
     "catalog",
     "credentials",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+import re
+from typing import Any
 
 from kilonova import clock
 from kilonova.http import Context, Response
@@ -13,29 +14,34 @@ from kilonova.identity.assigned_roles import accessible, effective_roles
 from kilonova.identity.catalog import catalog_for
 from kilonova.identity.domains import DOMAINS
 from kilonova.identity.listing import flag
-from kilonova.identity.logins import LoginRefused, audited_refusals, check_password
+from kilonova.identity.login_methods import (
+    DOMAIN_REFERENCE,
+    METHOD_SCHEMAS,
+    NAMED,
+    STRING,
+    ProvenUser,
+    in_domain,
+    prove,
+)
+from kilonova.identity.logins import LoginRefused, audited_refusals
 from kilonova.identity.projects import PROJECTS
 from kilonova.identity.resources import token_validator, write_transaction
 from kilonova.identity.rights import find_trust
 from kilonova.identity.schemas import BOOLEAN, QUERY_FLAG
-from kilonova.identity.token import LOGIN_METHODS, SYSTEM, UNSCOPED, Scope, Token
+from kilonova.identity.token import SYSTEM, UNSCOPED, Scope, Token
 from kilonova.identity.token_provider import EXPIRED_WINDOW_SECONDS, revoke
 from kilonova.store import Database, Row
 
-_MAX_AUDIT_LENGTH = 255
 UNSCOPED_WORD = "unscoped"
-_STRING: Json = {"type": "string", "maxLength": 4096}
-_DOMAIN: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING}, "minProperties": 1}
-_NAMED: Json = {"type": "object", "properties": {"id": _STRING, "name": _STRING, "domain": _DOMAIN}, "minProperties": 1}
 _TRUST = "OS-TRUST:trust"
 _SCOPE: Json = {
     "type": "object",
     "properties": {
-        "project": _NAMED,
-        "domain": _DOMAIN,
+        "project": NAMED,
+        "domain": DOMAIN_REFERENCE,
         "system": {"type": "object", "properties": {"all": BOOLEAN}, "required": ["all"]},
         "unscoped": {"type": "object"},
-        _TRUST: {"type": "object", "properties": {"id": _STRING}, "required": ["id"]},
+        _TRUST: {"type": "object", "properties": {"id": STRING}, "required": ["id"]},
     },
 }
 AUTHENTICATE: Json = {
@@ -47,15 +53,8 @@ AUTHENTICATE: Json = {
                 "identity": {
                     "type": "object",
                     "properties": {
-                        "methods": {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 8},
-                        "password": {
-                            "type": "object",
-                            "properties": {
-                                "user": {**_NAMED, "properties": {**_NAMED["properties"], "password": _STRING}}
-                            },
-                            "required": ["user"],
-                        },
-                        "token": {"type": "object", "properties": {"id": _STRING}, "required": ["id"]},
+                        "methods": {"type": "array", "items": STRING, "minItems": 1, "maxItems": 8},
+                        **METHOD_SCHEMAS,
                     },
                     "required": ["methods"],
                 },
@@ -66,15 +65,6 @@ AUTHENTICATE: Json = {
     },
     "required": ["auth"],
 }
-
-
-class _ProvenUser(NamedTuple):
-    """The user that one authentication method has proved."""
-
-    user_id: str
-    token_epoch: int
-    default_project_id: str | None = None
-    parent: Token | None = None
 
 
 @api.route("POST", "/v3/auth/tokens", public=True, body=AUTHENTICATE, query={"nocatalog": QUERY_FLAG}, status=201)
@@ -88,9 +78,11 @@ async def authenticate(ctx: Context) -> Response:
 
 async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
     methods = auth["identity"]["methods"]
-    proven = [await _authenticate(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
+    proven = [await prove(ctx, method, auth["identity"]) for method in dict.fromkeys(methods)]
     if len({user.user_id for user in proven}) != 1:
         raise LoginRefused("the methods prove different users")
+    if credential := next((user.application_credential for user in proven if user.application_credential), None):
+        return await _issue_for_application_credential(ctx, auth, proven, credential)
     if _TRUST in _kinds(auth):
         return await _issue_for_trust(ctx, proven, auth["scope"][_TRUST]["id"], methods)
     scope, is_requested = await _scope(ctx.db, auth, proven)
@@ -100,57 +92,6 @@ async def _log_in(ctx: Context, auth: Json) -> tuple[str, Token]:
     if issued is None:
         raise LoginRefused("the user is disabled, has no role in the scope, or has just changed the password")
     return issued
-
-
-async def _authenticate(ctx: Context, method: str, identity: Json) -> _ProvenUser:
-    if method not in LOGIN_METHODS:
-        raise Unauthorized("Attempted to authenticate with an unsupported method.")
-    if method not in identity:
-        raise BadRequest(f"Expecting to find {method} in identity: it is named in methods.")
-    if method == "token":
-        parent = await token_validator(ctx).validate(identity["token"]["id"])
-        if parent is None:
-            raise LoginRefused("the token is not valid")
-        ctx.audit["user"] = {"id": parent.user_id, "name": parent.user_name}
-        if parent.trust is not None:
-            raise Forbidden("The token of a trust cannot be used to get another token.")
-        return _ProvenUser(parent.user_id, parent.token_epoch, parent=parent)
-    user = identity["password"]["user"]
-    where, arguments = _matches(user)
-    row = await ctx.db.fetch_one(
-        "SELECT u.id, u.password_hash, u.default_project_id, u.token_epoch "
-        f"FROM users u JOIN domains d ON d.id = u.domain_id WHERE {where}",
-        *arguments,
-    )
-    stored = row["password_hash"] if row is not None else None
-    ctx.audit["user"] = _shown_user(user, row)
-    await check_password(ctx, (where, *arguments), user.get("password", ""), stored)
-    assert row is not None
-    return _ProvenUser(row["id"], row["token_epoch"], row["default_project_id"])
-
-
-def _shown_user(user: Json, row: Row | None) -> Json:
-    """The user of a login for the audit log: the id if the user exists, and the name or id that the body gives."""
-    given: Json = {key: user[key][:_MAX_AUDIT_LENGTH] for key in ("id", "name") if key in user}
-    return given if row is None else {**given, "id": row["id"]}
-
-
-def _matches(user: Json) -> tuple[str, tuple[str, ...]]:
-    """The SQL condition on the user that the body gives by id or name, and its values."""
-    if "id" in user:
-        return "u.id = $1", (user["id"],)
-    where, domain = _in_domain(user, "user")
-    return f"u.name = $1 AND {where}", (user["name"], domain)
-
-
-def _in_domain(named: Json, noun: str) -> tuple[str, str]:
-    """The SQL condition on the domain of a user or project that the body gives by name, and its value."""
-    if "name" not in named:
-        raise BadRequest(f"Expecting to find id or name in {noun}.")
-    if "domain" not in named:
-        raise BadRequest(f"Expecting to find domain in {noun}: a name alone is not unique.")
-    domain = named["domain"]
-    return ("d.id = $2", domain["id"]) if "id" in domain else ("d.name = $2", domain["name"])
 
 
 def _kinds(auth: Json) -> list[str]:
@@ -164,7 +105,7 @@ def _kinds(auth: Json) -> list[str]:
     return kinds
 
 
-async def _scope(db: Database, auth: Json, proven: list[_ProvenUser]) -> tuple[Scope, bool]:
+async def _scope(db: Database, auth: Json, proven: list[ProvenUser]) -> tuple[Scope, bool]:
     """The scope, and whether it was requested; by default it is the user's default project."""
     requested = auth.get("scope")
     if requested is None:
@@ -191,7 +132,7 @@ async def _scope_of(db: Database, kind: str, requested: Json) -> Scope | None:
         return Scope("domain", item_id) if item_id is not None else None
     if "id" in requested:
         return Scope("project", requested["id"])
-    where, domain = _in_domain(requested, "project")
+    where, domain = in_domain(requested, "project")
     item_id = await db.fetch_value(
         f"SELECT p.id FROM projects p JOIN domains d ON d.id = p.domain_id WHERE p.name = $1 AND {where}",
         requested["name"],
@@ -200,14 +141,33 @@ async def _scope_of(db: Database, kind: str, requested: Json) -> Scope | None:
     return Scope("project", item_id) if item_id is not None else None
 
 
-async def _issue(ctx: Context, proven: list[_ProvenUser], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
+async def _issue(ctx: Context, proven: list[ProvenUser], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
     parent = next((user.parent for user in proven if user.parent), None)
     token_epoch = min(user.token_epoch for user in proven)
     return await token_validator(ctx).issue(proven[0].user_id, scope, methods, token_epoch=token_epoch, parent=parent)
 
 
+async def _issue_for_application_credential(
+    ctx: Context, auth: Json, proven: list[ProvenUser], row: Row
+) -> tuple[str, Token]:
+    if "scope" in auth:
+        raise Unauthorized("Application credentials cannot request a scope: they have the project of their creation.")
+    issued = await token_validator(ctx).issue(
+        row["user_id"],
+        Scope("project", row["project_id"]),
+        auth["identity"]["methods"],
+        token_epoch=min(user.token_epoch for user in proven),
+        parent=next((user.parent for user in proven if user.parent), None),
+        until=row["expires_at"] or math.inf,
+        application_credential_id=row["id"],
+    )
+    if issued is None:
+        raise LoginRefused("the application credential has expired, or the user is disabled or has lost its roles")
+    return issued
+
+
 async def _issue_for_trust(
-    ctx: Context, proven: list[_ProvenUser], trust_id: str, methods: list[str]
+    ctx: Context, proven: list[ProvenUser], trust_id: str, methods: list[str]
 ) -> tuple[str, Token]:
     """A token of the trust for its trustee: of the trustor if it impersonates."""
     user = min(proven, key=lambda each: each.token_epoch)
@@ -268,6 +228,10 @@ async def token_view(ctx: Context, token: Token) -> Json:
             "trustor_user": {"id": token.trust.trustor_user_id},
             "trustee_user": {"id": token.trust.trustee_user_id},
         }
+    if token.application_credential is not None:
+        shown["application_credential"] = token.application_credential._asdict()
+        if token.access_rules is not None:
+            shown["application_credential"]["access_rules"] = [rule._asdict() for rule in token.access_rules]
     if token.scope == UNSCOPED:
         return {"token": shown}
     if token.project_id is not None:
@@ -303,20 +267,30 @@ async def _subject(ctx: Context, rule: str) -> tuple[str, Token]:
     return text, token
 
 
+def _check_enforcement(ctx: Context, token: Token) -> None:
+    """Hide a token with access rules from services that would not enforce them."""
+    version = ctx.headers.get("openstack-identity-access-rules", "")
+    if token.access_rules is not None and not _ENFORCING_VERSION.fullmatch(version):
+        raise NotFound("Could not find token.")
+
+
+_ENFORCING_VERSION = re.compile(r"[1-9]\d*(\.\d+)?")
 _VALIDATE: Json = {"nocatalog": QUERY_FLAG, "allow_expired": QUERY_FLAG}
 
 
-@api.route("GET", "/v3/auth/tokens", checks=["identity:validate_token"], query=_VALIDATE)
+@api.route("GET", "/v3/auth/tokens", checks=["identity:validate_token"], query=_VALIDATE, needs_no_access_rule=True)
 async def validate(ctx: Context) -> Response:
     """Validate and show a token."""
     text, token = await _subject(ctx, "identity:validate_token")
+    _check_enforcement(ctx, token)
     return Response(await token_view(ctx, token), headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 
 @api.route("HEAD", "/v3/auth/tokens", checks=["identity:check_token"], query=_VALIDATE)
 async def check(ctx: Context) -> Response:
     """Check whether a token is valid."""
-    text, _ = await _subject(ctx, "identity:check_token")
+    text, token = await _subject(ctx, "identity:check_token")
+    _check_enforcement(ctx, token)
     return Response(headers={"X-Subject-Token": text, "Vary": "X-Auth-Token"})
 
 

@@ -9,14 +9,17 @@ from urllib.parse import quote
 from kilonova import clock
 from kilonova.http.client import Unreachable
 from kilonova.http.errors import Unavailable
-from kilonova.identity.token import Token, TokenTrust
+from kilonova.identity.token import Token, TokenApplicationCredential, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
+from kilonova.policy.credentials import AccessRule
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller, ClientResponse
 
 # How long before its expiry a token is renewed, so that requests with it can finish.
 RENEW_BEFORE_SECONDS = 300.0
+# Without this header the identity service takes tokens with access rules for invalid ones.
+ENFORCES_ACCESS_RULES = {"OpenStack-Identity-Access-Rules": "1.0"}
 
 
 class IdentityError(Exception):
@@ -160,7 +163,7 @@ class IdentityClient:
         return parse_token(response.json()["token"])
 
     async def _request_validation(self, token: str) -> ClientResponse:
-        headers = {"X-Auth-Token": await self.token(), "X-Subject-Token": token}
+        headers = {"X-Auth-Token": await self.token(), "X-Subject-Token": token, **ENFORCES_ACCESS_RULES}
         return await self._caller.request("GET", "/v3/auth/tokens?nocatalog", headers=headers)
 
 
@@ -188,6 +191,8 @@ def parse_token(body: dict[str, Any]) -> Token:
         audit_ids=tuple(body.get("audit_ids", ())),
         is_admin_project=body.get("is_admin_project", True),
         trust=_parse_trust(body.get("OS-TRUST:trust")),
+        application_credential=_parse_application_credential(body.get("application_credential")),
+        access_rules=_parse_access_rules(body.get("application_credential", {}).get("access_rules")),
     )
 
 
@@ -195,6 +200,16 @@ def _parse_trust(body: dict[str, Any] | None) -> TokenTrust | None:
     if body is None:
         return None
     return TokenTrust(body["id"], body["impersonation"], body["trustor_user"]["id"], body["trustee_user"]["id"])
+
+
+def _parse_application_credential(body: dict[str, Any] | None) -> TokenApplicationCredential | None:
+    return None if body is None else TokenApplicationCredential(body["id"], body["name"], body["restricted"])
+
+
+def _parse_access_rules(body: list[dict[str, str]] | None) -> tuple[AccessRule, ...] | None:
+    if body is None:
+        return None
+    return tuple(AccessRule(rule.get("id", ""), rule["service"], rule["method"], rule["path"]) for rule in body)
 
 
 class RemoteValidator(TokenCache):

@@ -22,21 +22,24 @@ class LoginRefused(Unauthorized):
         self.reason = reason
 
 
-async def check_password(ctx: Context, user: Hashable, password: str, stored: str | None) -> None:
+async def check_password(
+    ctx: Context, user: Hashable, password: str, stored: str | None, *, of: tuple[str, str] = ("user", "password")
+) -> None:
     """Raises LoginRefused, TooManyRequests or Unavailable. `user` is what the request names.
 
+    `of` are the words for it and its password in the audit log: an application credential has a secret instead.
     Services of this process have no address. Neither the brake nor the queue of clients applies to them.
     """
     address = ctx.origin.address
     if not address:
         if not await passwords.verify_password(password, stored, of_service=True):
-            raise _refusal(stored)
+            raise _refusal(stored, of)
         return
     brake = ctx.services.login_brake = ctx.services.login_brake or LoginBrake()
     brake.check(user, address)
     if not await passwords.verify_password(password, stored):
         brake.count_failure(user, address)
-        raise _refusal(stored)
+        raise _refusal(stored, of)
     brake.count_success(user, address)
 
 
@@ -50,5 +53,5 @@ def audited_refusals(ctx: Context) -> Iterator[None]:
         raise
 
 
-def _refusal(stored: str | None) -> LoginRefused:
-    return LoginRefused("unknown user" if stored is None else "wrong password")
+def _refusal(stored: str | None, of: tuple[str, str]) -> LoginRefused:
+    return LoginRefused(f"unknown {of[0]}" if stored is None else f"wrong {of[1]}")

@@ -12,7 +12,8 @@ import orjson
 
 from kilonova import clock
 from kilonova.identity.assigned_roles import effective_roles
-from kilonova.identity.token import UNSCOPED, Claims, Scope, TokenTrust
+from kilonova.identity.token import UNSCOPED, Claims, Scope, TokenApplicationCredential, TokenTrust
+from kilonova.policy.credentials import AccessRule
 from kilonova.store import Reader, Row
 
 # Ids and names.
@@ -27,6 +28,15 @@ JOIN domains od ON od.id = o.domain_id
 JOIN users e ON e.id = t.trustee_user_id
 JOIN domains ed ON ed.id = e.domain_id
 WHERE t.id = $1 AND (t.expires_at IS NULL OR t.expires_at > $2)
+"""
+_SELECT_APPLICATION_CREDENTIAL = """
+SELECT * FROM application_credentials
+WHERE id = $1 AND user_id = $2 AND project_id = $3 AND (expires_at IS NULL OR expires_at > $4)
+"""
+_SELECT_ACCESS_RULES = """
+SELECT c.application_credential_id, r.*
+FROM application_credential_rules c JOIN access_rules r ON r.id = c.access_rule_id
+WHERE c.application_credential_id = ANY($1) ORDER BY r.service, r.path, r.method
 """
 _SELECT_IMPLIED = """
 WITH RECURSIVE held(role_id) AS (
@@ -44,12 +54,16 @@ class Rights(NamedTuple):
     roles: Roles
     token_epoch: int
     trust: TokenTrust | None = None
+    application_credential: TokenApplicationCredential | None = None
+    access_rules: tuple[AccessRule, ...] | None = None
 
 
 async def find_rights(db: Reader, claims: Claims, user_epoch: int) -> Rights | None:
     """The rights of a token with these claims; None if it has ended. `user_epoch` is the present number of the user."""
     if claims.trust_id:
         return await _of_trust(db, claims)
+    if claims.application_credential_id:
+        return await _of_application_credential(db, claims, user_epoch)
     return Rights(await _roles(db, claims.user_id, claims.scope), user_epoch)
 
 
@@ -68,6 +82,29 @@ async def _of_trust(db: Reader, claims: Claims) -> Rights | None:
         return None
     trust = TokenTrust(row["id"], row["impersonation"], row["trustor_user_id"], row["trustee_user_id"])
     return Rights(await _select(db, held, role_ids), row["trustor_epoch"] + row["trustee_epoch"], trust)
+
+
+async def _of_application_credential(db: Reader, claims: Claims, user_epoch: int) -> Rights | None:
+    """Those roles of the application credential that the user still has."""
+    user_id, scope = claims.user_id, claims.scope
+    item_id = claims.application_credential_id
+    row = await db.fetch_one(_SELECT_APPLICATION_CREDENTIAL, item_id, user_id, scope.id, clock.now())
+    if row is None:
+        return None
+    roles = await _select(db, await _roles(db, user_id, scope), orjson.loads(row["role_ids"]))
+    rules = (await find_access_rules(db, [item_id])).get(item_id, ()) if row["has_access_rules"] else None
+    shown = TokenApplicationCredential(item_id, row["name"], not row["unrestricted"])
+    return Rights(roles, user_epoch, application_credential=shown, access_rules=rules)
+
+
+async def find_access_rules(db: Reader, application_credential_ids: list[str]) -> dict[str, tuple[AccessRule, ...]]:
+    """The access rules of application credentials that have some, by the id of the credential."""
+    found: dict[str, tuple[AccessRule, ...]] = {}
+    for row in await db.fetch(_SELECT_ACCESS_RULES, application_credential_ids):
+        item_id = row["application_credential_id"]
+        rule = AccessRule(row["id"], row["service"], row["method"], row["path"])
+        found[item_id] = (*found.get(item_id, ()), rule)
+    return found
 
 
 async def find_trust(db: Reader, trust_id: str) -> Row | None:

@@ -11,7 +11,7 @@ import msgspec
 from kilonova.policy.credentials import Credentials
 
 # By which users log in.
-LOGIN_METHODS = ("password", "token")
+LOGIN_METHODS = ("password", "token", "application_credential")
 # All of which tokens say that they were issued for. The order is part of their encoding.
 METHODS = ("password", "token", "ec2credential", "application_credential")
 

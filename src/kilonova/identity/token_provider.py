@@ -97,6 +97,7 @@ class TokenProvider(TokenCache):
         parent: Token | None = None,
         until: float = math.inf,
         trust_id: str = "",
+        application_credential_id: str = "",
     ) -> tuple[str, Token] | None:
         """A new token, or None if the user has no role in the scope. It outlives neither its parent token nor `until`.
 
@@ -109,7 +110,8 @@ class TokenProvider(TokenCache):
         expires_at = min(issued_at + self.token_seconds, until, parent.expires_at if parent else math.inf)
         audit_ids = (new_audit_id(), *(parent.audit_ids[-1:] if parent else ()))
         methods = tuple(dict.fromkeys((*methods, *(parent.methods if parent else ()))))
-        claims = Claims(user_id, scope, methods, issued_at, expires_at, audit_ids, token_epoch, trust_id)
+        limits = (trust_id, application_credential_id)
+        claims = Claims(user_id, scope, methods, issued_at, expires_at, audit_ids, token_epoch, *limits)
         token = await self.resolve(claims)
         return (self.keys.encrypt(pack(claims)), token) if token is not None else None
 
@@ -183,6 +185,8 @@ def _token(claims: Claims, row: Row, rights: Rights) -> Token:
         audit_ids=claims.audit_ids,
         token_epoch=claims.token_epoch,
         trust=rights.trust,
+        application_credential=rights.application_credential,
+        access_rules=rights.access_rules,
     )
 
 

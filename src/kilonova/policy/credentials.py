@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
+
+
+class AccessRule(NamedTuple):
+    """A request that a token with access rules may send. The path is a pattern."""
+
+    id: str
+    service: str
+    method: str
+    path: str
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +32,8 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
     system: bool = False
     roles: frozenset[str] = frozenset()
     is_admin_project: bool = True
+    # None: any request is allowed.
+    access_rules: tuple[AccessRule, ...] | None = None
 
     @property
     def is_scoped(self) -> bool:

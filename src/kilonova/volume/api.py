@@ -15,6 +15,7 @@ SNAPSHOT_ACTION = "/snapshots/{snapshot_id}/action"
 api = Api(
     "volume",
     prefix="/volume",
+    service_types=("block-storage", "volumev3", "block-store", "volume"),
     errors=format_fault,
     major=3,
     low=LOW,

@@ -1,0 +1,92 @@
+"""Access rules of application credentials: a token with rules may only send the requests that one of them names.
+
+The path of a rule may contain `*` and `{name}`, which match within a segment, and `**`, which matches slashes too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kilonova.policy.credentials import AccessRule
+
+# Whether the request that the running code serves has a token with access rules. Requests to other services that pass
+# it on then need a service token too.
+is_restricted: ContextVar[bool] = ContextVar("is_restricted", default=False)
+
+_MAX_PATH_LENGTH = 2048
+_TOKEN = re.compile(r"\{[^}/]*\}|\*\*+|\*|.", re.DOTALL)
+
+
+def allows(rules: Iterable[AccessRule], services: Collection[str], method: str, paths: Sequence[str]) -> bool:
+    """Whether a rule allows the request: `services` are the types of the service, `paths` the forms of the path."""
+    return any(
+        rule.method == method and rule.service in services and any(matches(rule.path, path) for path in paths)
+        for rule in rules
+    )
+
+
+def path_of(segments: Iterable[str]) -> str:
+    """The path as the router sees it. A slash inside of a segment stays encoded."""
+    return "/" + "/".join(segment.replace("/", "%2F") for segment in segments)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether the path matches the pattern, in time that is linear in the length of the path.
+
+    The bits of `states` are the tokens of the pattern at which the rest of the path may continue.
+    """
+    if len(path) > _MAX_PATH_LENGTH:
+        return False
+    compiled = _compile(pattern)
+    states = compiled.skip(1)
+    for character in path:
+        is_slash = character == "/"
+        moving = states & (compiled.literals.get(character, 0) | (0 if is_slash else compiled.any_character))
+        staying = states & (compiled.everything | (0 if is_slash else compiled.in_segment))
+        states = compiled.skip(moving << 1 | staying)
+        if not states:
+            return False
+    return bool(states & compiled.end)
+
+
+class _Pattern(NamedTuple):
+    """Sets of tokens, as bits: by their literal, those for one character, and the repeated ones."""
+
+    literals: dict[str, int]
+    any_character: int
+    in_segment: int
+    everything: int
+    end: int
+
+    def skip(self, states: int) -> int:
+        """The states, with those after tokens that may match nothing."""
+        repeated = self.in_segment | self.everything
+        while (more := states | (states & repeated) << 1) != states:
+            states = more
+        return states
+
+
+@lru_cache(maxsize=4096)
+def _compile(pattern: str) -> _Pattern:
+    literals: dict[str, int] = {}
+    any_character = in_segment = everything = 0
+    bit = 1
+    for token in _TOKEN.findall(pattern):
+        if token.startswith("**"):
+            everything |= bit
+        elif token == "*":
+            in_segment |= bit
+        elif len(token) > 1:
+            # A name matches at least one character.
+            any_character |= bit
+            bit <<= 1
+            in_segment |= bit
+        else:
+            literals[token] = literals.get(token, 0) | bit
+        bit <<= 1
+    return _Pattern(literals, any_character, in_segment, everything, bit)
