@@ -63,7 +63,12 @@ async def create_callers(c: Cloud, admin: str) -> dict[str, tuple[str, str]]:
         caller: (await c.login(name, scopes.get(caller), f"secret of {name}"), await c.ident("user", name))
         for caller, name in NAMES.items()
     }
-    return {**callers, "trust": (await _token_of_trust(c, *callers["member"]), callers["member"][1])}
+    member = callers["member"]
+    return {
+        **callers,
+        "trust": (await _token_of_trust(c, *member), member[1]),
+        "application credential": (await _token_of_application_credential(c, *member), member[1]),
+    }
 
 
 async def _token_of_trust(c: Cloud, member: str, member_id: str) -> str:
@@ -75,12 +80,26 @@ async def _token_of_trust(c: Cloud, member: str, member_id: str) -> str:
     return (await c.authenticate(password_auth("a-service", "secret of a-service", scope))).headers["x-subject-token"]
 
 
-# Placeholders of the caller's own credential and trust, in paths.
-MINE = {"OS-EC2/credential_id": "MY-KEY", "credentials/credential_id": "MY-CREDENTIAL", "trust_id": "MY-TRUST"}
+async def _token_of_application_credential(c: Cloud, member: str, member_id: str) -> str:
+    path = f"/v3/users/{member_id}/application_credentials"
+    made = await c.ok("POST", path, member, {"application_credential": {"name": "of the caller"}})
+    given = {key: made["application_credential"][key] for key in ("id", "secret")}
+    identity = {"methods": ["application_credential"], "application_credential": given}
+    return (await c.authenticate({"auth": {"identity": identity}})).headers["x-subject-token"]
+
+
+# Placeholders of the caller's own objects, in paths.
+MINE = {
+    "OS-EC2/credential_id": "MY-KEY",
+    "credentials/credential_id": "MY-CREDENTIAL",
+    "trust_id": "MY-TRUST",
+    "application_credential_id": "MY-APPLICATION-CREDENTIAL",
+    "access_rule_id": "MY-RULE",
+}
 
 
 async def create_credentials(c: Cloud, admin: str, user_id: str, project_id: str) -> dict[str, str]:
-    """A credential of the user, by its access key and its id, and a trust."""
+    """A credential of the user, by its access key and its id, and a trust, application credential and access rule."""
     access = (await new_keys(c, admin, user_id, project_id))["access"]
     trust = {
         **dict.fromkeys(("trustor_user_id", "trustee_user_id"), user_id),
@@ -90,9 +109,23 @@ async def create_credentials(c: Cloud, admin: str, user_id: str, project_id: str
         "redelegation_count": 0,
         "extra": "{}",
     }
+    credential = {
+        "id": new_id(),
+        "user_id": user_id,
+        "project_id": project_id,
+        "secret_hash": "",
+        "role_ids": "[]",
+        "unrestricted": False,
+        "has_access_rules": False,
+    }
+    rule = {"id": new_id(), "user_id": user_id, "service": "compute", "method": "GET", "path": f"/{new_id()}"}
     async with c.services.db.transaction() as tx:
         await insert_row(tx, "trusts", trust)
+        await insert_row(tx, "application_credentials", {**credential, "name": credential["id"]})
+        await insert_row(tx, "access_rules", rule)
     return {
+        "application_credential_id": credential["id"],
+        "access_rule_id": rule["id"],
         "OS-EC2/credential_id": access,
         "credentials/credential_id": ec2_id(access),
         "trust_id": trust["id"],
@@ -191,6 +224,7 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
         **names["signed"],
         "POST /v3/credentials": {"credential": {"type": "t", "blob": "b", "user_id": names["user_id"]}},
         "POST /v3/users/{user_id}/credentials/OS-EC2": {"tenant_id": names["project_id"]},
+        "POST /v3/users/{user_id}/application_credentials": {"application_credential": {"name": "new"}},
         "POST /v3/OS-TRUST/trusts": {
             "trust": {
                 **dict.fromkeys(("trustor_user_id", "trustee_user_id"), names["user_id"]),
@@ -302,6 +336,14 @@ def test_readers_write_nothing() -> None:
                     "DELETE /v3/credentials/{credential_id}",
                 ),
                 "everybody may store own credentials",
+            ),
+            **dict.fromkeys(
+                (
+                    "POST /v3/users/{user_id}/application_credentials",
+                    "DELETE /v3/users/{user_id}/application_credentials/{application_credential_id}",
+                    "DELETE /v3/users/{user_id}/access_rules/{access_rule_id}",
+                ),
+                "everybody may have own application credentials",
             ),
             "POST /v3/OS-TRUST/trusts": "everybody may pass on own roles",
             "DELETE /v3/OS-TRUST/trusts/{trust_id}": "everybody may delete own trusts",

@@ -15,10 +15,12 @@ from kilonova.http.api import Route
 from kilonova.http.client import ClientResponse, InProcess
 from kilonova.identity import build as build_identity
 from kilonova.identity import passwords
+from kilonova.identity.resources import new_id
 from kilonova.image import build as build_image
 from kilonova.network import build as build_network
 from kilonova.placement.build import build as build_placement
 from kilonova.services import Services
+from kilonova.store.insert import insert_row
 from kilonova.volume.operations import content
 from tests.fuzz.audited import check_events
 from tests.fuzz.resources import ApiCaller, create_resources, status_of, wait_until_available
@@ -403,7 +405,21 @@ def test_identity_routes(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             of = {"service_id": service, "resource_name": "cores"}
             (registered,) = await create_limits(c, token, "registered_limit", {**of, "default_limit": 1})
             (limit,) = await create_limits(c, token, "limit", {**of, "project_id": project, "resource_limit": 2})
+            admin = await c.ident("user", "admin")
+            await c.grant(token, admin, "demo", "r")
+            demo = await c.ident("project", "demo")
+            trust = {"trustor_user_id": admin, "trustee_user_id": user, "project_id": demo, "impersonation": True}
+            trusted = await c.ok("POST", "/v3/OS-TRUST/trusts", token, {"trust": {**trust, "roles": [{"id": role}]}})
+            credential = {"id": new_id(), "user_id": user, "project_id": demo, "name": "a", "secret_hash": ""}
+            rule = {"id": new_id(), "user_id": user, "service": "compute", "method": "GET", "path": "/"}
+            async with c.services.db.transaction() as tx:
+                off = {"unrestricted": False, "has_access_rules": False}
+                await insert_row(tx, "application_credentials", {**credential, **off, "role_ids": "[]"})
+                await insert_row(tx, "access_rules", rule)
             names = {
+                "trust_id": trusted["trust"]["id"],
+                "application_credential_id": credential["id"],
+                "access_rule_id": rule["id"],
                 "OS-EC2/credential_id": keys["access"],
                 "credential_id": await make("credential", type="t", blob="b"),
                 "limit_id": limit["id"],

@@ -105,7 +105,7 @@ def test_invalid_application_credentials_are_refused(database_url: str, tmp_path
                 ({"expires_at": "2001-01-01T00:00:00"}, 400, "expires_at"),
                 ({"expires_at": "soon"}, 400, "expires_at"),
                 ({"secret": ""}, 400, "secret"),
-                ({"project_id": "other"}, 400, "project"),
+                ({"project_id": "other"}, 400, "project_id"),
                 ({"color": "red"}, 400, "color"),
                 ({"access_rules": [{**rule, "method": "LIST"}]}, 400, "method"),
                 ({"access_rules": [{**rule, "path": "v2.1"}]}, 400, "path"),
@@ -116,7 +116,7 @@ def test_invalid_application_credentials_are_refused(database_url: str, tmp_path
                 assert (response.status, text in response.json()["error"]["message"]) == (status, True), response.body
             assert (await o.post(o.admin)).status == 403, "administrators create none for others"
             unscoped = await c.login("demo", "unscoped")
-            assert (await o.post(unscoped)).status == 400
+            assert (await o.post(unscoped)).status == 403
             assert await c.services.db.fetch_value("SELECT count(*) FROM application_credentials") == 0
 
     run(scenario())

@@ -47,8 +47,9 @@ ALTERNATIVES = {
     "os_compute_api:os-hypervisors:list": "os_compute_api:os-hypervisors:list-assigned",
     "os_compute_api:os-hypervisors:list-detail": "os_compute_api:os-hypervisors:list-assigned",
 }
-# Routes that create objects in the project of the token, so that a token with system scope is refused.
+# Routes that create objects in the project of the token, so that a token without one is refused.
 NEEDS_PROJECT = {
+    "identity": {"POST /v3/users/{user_id}/application_credentials"},
     "compute": {"POST /os-server-groups", "POST /os-volumes", "POST /os-volumes_boot", "POST /servers"},
     "volume": {
         "POST /os-volume-transfer/{transfer_id}/accept",
@@ -100,6 +101,7 @@ DOMAIN_CALLERS = {
 # Identity API refuses more to them.
 DELEGATED_CALLERS = {
     "trust": _caller("trust", _PROJECT, "reader", "member"),
+    "application credential": _caller("application credential", _PROJECT, "reader", "member"),
 }
 # Routes of the Identity API that refuse them, whatever their roles.
 _OF_CREDENTIALS = {
@@ -108,8 +110,15 @@ _OF_CREDENTIALS = {
     *(f"{method} /v3/users/{{user_id}}/credentials/OS-EC2" for method in ("GET", "POST")),
     *(f"{method} /v3/users/{{user_id}}/credentials/OS-EC2/{{credential_id}}" for method in ("GET", "DELETE")),
 }
+_OF_APPLICATION_CREDENTIALS = {
+    "POST /v3/users/{user_id}/application_credentials",
+    "DELETE /v3/users/{user_id}/application_credentials/{application_credential_id}",
+    "DELETE /v3/users/{user_id}/access_rules/{access_rule_id}",
+}
+_CREATE_TRUST, _DELETE_TRUST = "POST /v3/OS-TRUST/trusts", "DELETE /v3/OS-TRUST/trusts/{trust_id}"
 REFUSES_DELEGATED = {
-    "trust": _OF_CREDENTIALS | {"POST /v3/OS-TRUST/trusts"},
+    "trust": _OF_CREDENTIALS | _OF_APPLICATION_CREDENTIALS | {_CREATE_TRUST},
+    "application credential": _OF_CREDENTIALS | _OF_APPLICATION_CREDENTIALS | {_CREATE_TRUST, _DELETE_TRUST},
 }
 
 
@@ -172,7 +181,7 @@ def _access(policy: Policy, rules: str, api: Api, route: Route | None = None) ->
             other = other and not own_only
             if route.key in REFUSES_DELEGATED.get(name, ()):
                 own = other = False
-            if caller.system and (own_only or route.key in NEEDS_PROJECT.get(api.name, ())):
+            if caller.project_id is None and (own_only or route.key in NEEDS_PROJECT.get(api.name, ())):
                 own = other = False
         access[name] = {(True, True): ALL, (True, False): OWN, (False, True): OTHER, (False, False): NONE}[own, other]
     return access
@@ -263,13 +272,19 @@ def page(root: Path) -> str:
         "without a rule are left out: every token may call them. A service may also refuse a route to all callers, "
         "because it does not support it. The tables of the services below have each route.",
         *_system_scope_tables(),
-        "## Tokens of trusts",
-        "A token has the roles that its user has in its scope. The token of a trust has the roles of the trust only. "
-        "Services treat it like every token of its user with these roles. Only these routes of the Identity API refuse "
-        "more to it; the table is for a trust that impersonates its trustor, a member.",
+        "## Tokens of trusts and application credentials",
+        "A token has the roles that its user has in its scope. The token of a trust or an application credential has "
+        "only the roles of this trust or credential. Services treat it like every token of its user with these roles. "
+        "Only these routes of the Identity API refuse more to it. The table is for a trust that impersonates its "
+        "trustor, a member, and for an application credential of a member.",
         _delegated_table(),
-        "- A token of a trust may create a trust only to pass on its own, and only if that allows it. It gets no other "
-        "token.",
+        "- Neither can be used to get another token.\n"
+        "- A token of a trust may create a trust only to pass on its own, and only if that allows it.\n"
+        "- An application credential with the option `unrestricted` and without access rules may create and delete "
+        "application credentials.\n"
+        "- If an application credential has access rules, every route of every service refuses what no rule names with "
+        "401, except `GET /v3/auth/tokens`. A request that comes with `X-Service-Token`, the token of a user with the "
+        "role service, needs no rule.",
     ]
     for api in build_apis():
         columns = [NO_TOKEN, *(caller for caller in callers_of(api) if caller not in DELEGATED_CALLERS)]
@@ -300,7 +315,7 @@ def page(root: Path) -> str:
         "- The rules `identity:…_domain_role` decide alone about roles that belong to a domain.\n"
         "- Hosts have tickets instead of tokens: see [0022](../decisions/0022-tickets.md). No token opens a route for "
         "tickets.\n"
-        "- A token with system scope is refused where a new object would belong to the project of the token.\n"
+        "- A token without a project is refused where a new object would belong to the project of the token.\n"
         "- The objects of this page are private. Every project may see public and community images, shared and "
         "external networks, public flavors and types, and images that are shared with it.\n"
         "- The owner of a network may see and delete the ports of other projects in it.\n"

@@ -6,13 +6,16 @@ The path of a rule may contain `*` and `{name}`, which match within a segment, a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from kilonova.http.errors import Unauthorized
+
 if TYPE_CHECKING:
-    from kilonova.policy.credentials import AccessRule
+    from kilonova.http.api import Actions, Route
+    from kilonova.http.context import Context
 
 # Whether the request that the running code serves has a token with access rules. Requests to other services that pass
 # it on then need a service token too.
@@ -22,12 +25,28 @@ _MAX_PATH_LENGTH = 2048
 _TOKEN = re.compile(r"\{[^}/]*\}|\*\*+|\*|.", re.DOTALL)
 
 
-def allows(rules: Iterable[AccessRule], services: Collection[str], method: str, paths: Sequence[str]) -> bool:
-    """Whether a rule allows the request: `services` are the types of the service, `paths` the forms of the path."""
-    return any(
-        rule.method == method and rule.service in services and any(matches(rule.path, path) for path in paths)
+async def check(ctx: Context, method: str, segments: Iterable[str], routes: Collection[Route | Actions]) -> None:
+    """Refuse a request that no rule of its token allows, unless a service passes it on.
+
+    `segments` are the path below the version, and `routes` those that the request may mean. The path of a rule begins
+    below the mount point of the API, or with it.
+    """
+    rules = ctx.token.access_rules
+    is_restricted.set(rules is not None)
+    if rules is None or (routes and all(getattr(route, "needs_no_access_rule", False) for route in routes)):
+        return
+    path = path_of([*ctx.path_prefix.split("/")[1:], *segments])
+    if any(
+        (rule.method == method and rule.service in ctx.api.service_types)
+        and (matches(rule.path, path) or matches(rule.path, ctx.mount + path))
         for rule in rules
-    )
+    ):
+        return
+    text = ctx.headers.get("x-service-token")
+    service = await ctx.services.tokens.validate(text) if text else None
+    if service is None or "service" not in service.roles or service.access_rules is not None:
+        ctx.audit["reason"] = "access rules"
+        raise Unauthorized("The access rules of the application credential do not allow this request.")
 
 
 def path_of(segments: Iterable[str]) -> str:

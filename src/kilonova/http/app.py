@@ -37,7 +37,6 @@ from kilonova.http.schema import prune_for_v2
 from kilonova.telemetry import context
 
 if TYPE_CHECKING:
-    from kilonova.policy.credentials import AccessRule
     from kilonova.services import Services
 
 log = logging.getLogger(__name__)
@@ -137,8 +136,6 @@ class _Request:
         self.api: Api | None = None
         self.ctx: Context | None = None
         self.path = "unrouted"
-        # The segments of the path below the mount point of the API.
-        self.segments: list[str] = []
         # The routes at the path by method, and the path's parameters.
         self.matched: tuple[Mapping[str, Route | Actions], dict[str, str]] | None = None
         self.secret = ""
@@ -187,7 +184,6 @@ class _Request:
             ctx.mount = ""
         else:
             segments = segments[1:]
-        self.segments = segments
         if not _is_storable(segments):
             raise NotFound(api.messages.not_found)
         return await self.dispatch(api, ctx, segments, scope["query_string"])
@@ -224,7 +220,7 @@ class _Request:
         if self.has_trailing_slash and not api.trailing_slash:
             found = None
         methods = found[0] if found else {}
-        await self.authenticate(ctx, [methods[self.method]] if self.method in methods else methods.values())
+        await self.authenticate(ctx, segments, [methods[self.method]] if self.method in methods else methods.values())
         if self.versioned:
             ctx.minor = api.negotiate(self.headers)
         if found is None:
@@ -239,7 +235,7 @@ class _Request:
             raise NotFound(api.messages.not_found)
         return await api.fallback(ctx) or Response()
 
-    async def authenticate(self, ctx: Context, routes: Collection[Route | Actions]) -> None:
+    async def authenticate(self, ctx: Context, segments: list[str], routes: Collection[Route | Actions]) -> None:
         """Validate the token. Routes that are public or for hosts need none; a path that does not exist does."""
         if routes and all(isinstance(route, Route) and not route.needs_token for route in routes):
             return
@@ -252,22 +248,7 @@ class _Request:
             )
         ctx.token = validated
         rate_limits_of(self.app.services).count_user(self.origin.address, validated)
-        access_rules.is_restricted.set(validated.access_rules is not None)
-        is_allowed = routes and all(isinstance(route, Route) and route.needs_no_access_rule for route in routes)
-        if validated.access_rules is not None and not is_allowed:
-            await self.check_access_rules(ctx, validated.access_rules)
-
-    async def check_access_rules(self, ctx: Context, rules: Iterable[AccessRule]) -> None:
-        """Refuse a request that no rule allows, unless a service passes it on."""
-        path = access_rules.path_of(self.segments)
-        paths = (path, access_rules.path_of([*ctx.mount.split("/")[1:], *self.segments]))
-        if access_rules.allows(rules, ctx.api.service_types, self.method, paths):
-            return
-        text = self.headers.get("x-service-token")
-        service = await self.app.services.tokens.validate(text) if text else None
-        if service is None or "service" not in service.roles or service.access_rules is not None:
-            ctx.audit["reason"] = "access rules"
-            raise Unauthorized("The access rules of the application credential do not allow this request.")
+        await access_rules.check(ctx, self.method, segments, routes)
 
     def check_project(self, ctx: Context, project_id: str) -> None:
         if project_id.replace("-", "") != (ctx.token.project_id or "").replace("-", ""):

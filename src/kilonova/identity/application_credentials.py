@@ -72,8 +72,10 @@ async def create(ctx: Context, user_id: str) -> Response:
     """Create an application credential for the project of the token. Only this response has the secret."""
     ctx.authorize("identity:create_application_credential", USERS.target(user_id))
     token, body = check_unrestricted(ctx), ctx.body["application_credential"]
-    if token.project_id is None or body.get("project_id") not in (None, token.project_id):
-        raise BadRequest("An application credential is for the project of the token, which must have one.")
+    if token.project_id is None:
+        raise Forbidden("An application credential is for the project of the token, and this token has none.")
+    if body.get("project_id") not in (None, token.project_id):
+        raise BadRequest("project_id: an application credential is for the project of the token.")
     secret = body.get("secret") or secrets.token_urlsafe(_SECRET_BYTES)
     row = {
         "id": new_id(),
