@@ -306,3 +306,135 @@ def test_openstack_command_manages_limits(server: Server, command: Command) -> N
     _do(command, "limit", "delete", limit["id"])
     _do(command, "registered", "limit", "delete", registered["id"])
     _do(command, "service", "delete", "limited")
+
+
+def test_keystoneauth_logs_in_by_application_credential(server: Server) -> None:
+    demo = _login(server, "demo", project_name="demo", project_domain_name="Default")
+    path = f"{server.url}/identity/v3/users/{demo.get_user_id()}/application_credentials"
+    body = {"application_credential": {"name": "keystoneauth", "roles": [{"name": "reader"}]}}
+    made = demo.post(path, json=body).json()["application_credential"]
+    secret = {"application_credential_secret": made["secret"]}
+    for given in (
+        {"application_credential_id": made["id"]},
+        {"application_credential_name": "keystoneauth", "username": "demo", "user_domain_name": "Default"},
+    ):
+        auth = v3.ApplicationCredential(auth_url=f"{server.url}/identity", **given, **secret)
+        program = session.Session(auth=auth)
+        access = auth.get_access(program)
+        assert (access.project_name, access.role_names) == ("demo", ["reader"])
+        assert access.application_credential_id == made["id"]
+        assert program.get(path).json()["application_credentials"][0]["name"] == "keystoneauth"
+        assert program.post(path, json=body, raise_exc=False).status_code == 403
+    demo.delete(f"{path}/{made['id']}")
+    with pytest.raises(exceptions.Unauthorized):
+        program.get(path)
+
+
+def test_keystoneauth_logs_in_by_trust(server: Server) -> None:
+    demo = _login(server, "demo", project_name="demo", project_domain_name="Default")
+    manager = _login(server, "demo-manager", project_name="demo", project_domain_name="Default")
+    trusts = f"{server.url}/identity/v3/OS-TRUST/trusts"
+    body = {
+        "trustor_user_id": demo.get_user_id(),
+        "trustee_user_id": manager.get_user_id(),
+        "project_id": demo.get_project_id(),
+        "impersonation": True,
+        "roles": [{"name": "member"}],
+    }
+    trust = demo.post(trusts, json={"trust": body}).json()["trust"]
+    trustee = _login(server, "demo-manager", trust_id=trust["id"])
+    access = trustee.auth.get_access(trustee)
+    assert access.trust_scoped
+    assert (access.trust_id, access.username, access.role_names) == (trust["id"], "demo", ["member", "reader"])
+    assert (access.trustor_user_id, access.trustee_user_id) == (demo.get_user_id(), manager.get_user_id())
+    demo.delete(f"{trusts}/{trust['id']}")
+    with pytest.raises(exceptions.Unauthorized):
+        trustee.get(trusts)
+
+
+def test_openstacksdk_manages_application_credentials_and_logs_in(server: Server) -> None:
+    where = {"auth_url": f"{server.url}/identity", "region_name": "RegionOne"}
+    with closing(
+        openstack.connect(
+            **where,
+            username="demo",
+            password=PASSWORDS["demo"],
+            project_name="demo",
+            user_domain_name="Default",
+            project_domain_name="Default",
+        )
+    ) as cloud_:
+        identity, user = cloud_.identity, cloud_.current_user_id
+        rule = {"service": "identity", "method": "GET", "path": "/v3/auth/projects"}
+        made = identity.create_application_credential(user, name="sdk", access_rules=[rule], unrestricted=False)
+        found = identity.find_application_credential(user, "sdk")
+        assert (found.id, found.project_id) == (made.id, cloud_.current_project_id)
+        assert [each.path for each in identity.access_rules(user)] == [rule["path"]]
+        with closing(
+            openstack.connect(
+                **where,
+                auth_type="v3applicationcredential",
+                application_credential_id=made.id,
+                application_credential_secret=made.secret,
+            )
+        ) as program:
+            assert program.current_project_id == cloud_.current_project_id
+            assert program.session.get(f"{server.url}/identity/v3/auth/projects").status_code == 200
+            refused = program.session.get(f"{server.url}/identity/v3/auth/domains", raise_exc=False)
+            assert refused.status_code == 401
+        identity.delete_application_credential(user, made)
+        identity.delete_access_rule(user, next(identity.access_rules(user)))
+        assert list(identity.application_credentials(user)) == []
+
+
+def test_openstack_command_manages_application_credentials(server: Server, command: Command) -> None:
+    as_demo = {"user": "demo", "project": "demo"}
+    rules = json.dumps([{"path": "/v2.1/servers", "method": "GET", "service": "compute"}])
+    made = command(
+        *(
+            "application",
+            "credential",
+            "create",
+            "ci",
+            "--role",
+            "member",
+            "--description",
+            "d",
+            "--access-rules",
+            rules,
+        ),
+        *("--expiration", "2099-01-02T03:04:05"),
+        **as_demo,
+    )
+    assert made["Secret"]
+    assert made["Expires At"] == "2099-01-02T03:04:05.000000"
+    assert [entry["Name"] for entry in command("application", "credential", "list", **as_demo)] == ["ci"]
+    shown = command("application", "credential", "show", "ci", **as_demo)
+    assert (shown["ID"], shown["Description"]) == (made["ID"], "d")
+    assert {role["name"] for role in shown["Roles"]} == {"member", "reader"}
+    assert [entry["Path"] for entry in command("access", "rule", "list", **as_demo)] == ["/v2.1/servers"]
+    rule_id = command("access", "rule", "list", **as_demo)[0]["ID"]
+    assert command("access", "rule", "show", rule_id, **as_demo)["Method"] == "GET"
+    assert command("access", "rule", "delete", rule_id, "--quiet", **as_demo) == 1, "in use"
+    assert not command("application", "credential", "delete", "ci", "--quiet", **as_demo)
+    assert not command("access", "rule", "delete", rule_id, "--quiet", **as_demo)
+    assert command("application", "credential", "list", **as_demo) == []
+
+
+def test_openstack_command_manages_trusts(server: Server, command: Command) -> None:
+    # The client looks up users and projects, which administrators may.
+    words = ("--project", "admin", "--role", "member", "--impersonate", "--expiration", "2099-01-02T03:04:05")
+    made = command("trust", "create", *words, "admin", "demo")
+    assert (made["is_impersonation"], made["expires_at"]) == (True, "2099-01-02T03:04:05.000000Z")
+    assert [entry["ID"] for entry in command("trust", "list")] == [made["id"]]
+    assert [entry["ID"] for entry in command("trust", "list", "--trustee", "demo")] == [made["id"]]
+    assert command("trust", "list", "--trustor", "demo") == []
+    assert command("trust", "show", made["id"])["trustee_user_id"] == made["trustee_user_id"]
+    _do(command, "trust", "delete", made["id"])
+    assert command("trust", "show", made["id"]) == 1
+
+
+def test_openstack_command_shows_objects_by_id_with_a_domain(server: Server, command: Command) -> None:
+    for noun, name in (("user", "demo"), ("project", "demo")):
+        found = command(noun, "show", name, "--domain", "Default")
+        assert command(noun, "show", found["id"], "--domain", "Default")["name"] == "demo"
