@@ -14,8 +14,10 @@ from kilonova.cli.db import db as db_command
 from kilonova.compute.periodic import purge_rows
 from kilonova.config import Retention
 from kilonova.doctor import examine
+from kilonova.identity.seed import seed, user_names
 from kilonova.identity.token_provider import EXPIRED_WINDOW_SECONDS, revoke
 from kilonova.store import Database
+from kilonova.store.insert import insert_row
 from kilonova.store.schema import metadata
 from tests.support.cloud import put_server
 from tests.support.databases import opened
@@ -29,19 +31,18 @@ DAY = 86400.0
 # Tables that no purge touches, by what bounds them.
 BOUNDED = {
     "rows of objects that users or operators create and delete": {
-        "aggregate_hosts", "aggregate_metadata", "aggregates", "auto_topologies", "catalog_endpoints",
-        "catalog_services", "credentials", "domains", "endpoint_group_projects", "endpoint_groups",
-        "endpoint_projects", "flavor_access", "flavors", "floating_ips", "group_members", "group_role_assignments",
-        "groups", "image_members", "image_properties", "image_tags", "images", "implied_roles", "keypairs", "limits",
-        "networks", "policies", "port_addresses", "port_security_groups", "ports", "projects", "regions",
-        "registered_limits", "role_assignments", "roles", "routers", "security_group_rules", "security_groups",
-        "server_groups", "standby_bindings", "subnets", "users", "volume_attachments", "volume_metadata",
-        "volume_snapshot_metadata", "volume_snapshots", "volume_transfers", "volume_type_access", "volume_types",
-        "volumes",
+        "access_rules", "aggregate_hosts", "aggregate_metadata", "aggregates", "auto_topologies", "catalog_endpoints",
+        "catalog_services", "credentials", "domains", "endpoint_group_projects", "endpoint_groups", "endpoint_projects",
+        "flavor_access", "flavors", "floating_ips", "group_members", "group_role_assignments", "groups",
+        "image_members", "image_properties", "image_tags", "images", "implied_roles", "keypairs", "networks",
+        "policies", "port_addresses", "port_security_groups", "ports", "projects", "regions", "role_assignments",
+        "roles", "routers", "security_group_rules", "security_groups", "server_groups", "standby_bindings", "subnets",
+        "users", "volume_attachments", "volume_metadata", "volume_snapshot_metadata", "volume_snapshots",
+        "volume_transfers", "volume_type_access", "volume_types", "volumes",
     },
     "limits and defaults of projects": {
-        "network_quotas", "quota_classes", "quotas", "user_quotas", "volume_default_types", "volume_quota_classes",
-        "volume_quotas", "volume_services",
+        "limits", "network_quotas", "quota_classes", "quotas", "registered_limits", "user_quotas",
+        "volume_default_types", "volume_quota_classes", "volume_quotas", "volume_services",
     },
     "one row": {"incarnation"},
     "never purged": {KEPT_FOR_EVER},
@@ -234,6 +235,38 @@ def test_due_rows_go_and_needed_ones_stay(database_url: str, monkeypatch: pytest
             assert await names(db, "moves", "operation_id") == {"unconfirmed resize"}
             assert await names(db, "attempts", "server_id") == {"busy"}
             assert not any((await purge.purge(db, Retention())).values())
+
+    asyncio.run(scenario())
+
+
+def test_expired_trusts_and_application_credentials_go(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            await seed(db, dict.fromkeys(user_names(), "secret"))
+            user = await db.fetch_value("SELECT id FROM users WHERE name = 'demo'")
+            project = await db.fetch_value("SELECT id FROM projects WHERE name = 'demo'")
+            now = clock.now()
+            users = {"trustor_user_id": user, "trustee_user_id": user, "impersonation": True, "role_ids": "[]"}
+            trust = {**users, "redelegation_count": 0, "extra": "{}"}
+            owner = {"user_id": user, "project_id": project, "secret_hash": "", "role_ids": "[]"}
+            credential = {**owner, "unrestricted": False, "has_access_rules": True}
+            rule = {"id": "rule", "user_id": user, "service": "compute", "method": "GET", "path": "/"}
+            async with db.transaction() as tx:
+                await insert_row(tx, "access_rules", rule)
+                for name, expires_at in (("endless", None), ("valid", now + DAY), ("old", now - DAY)):
+                    await insert_row(tx, "trusts", {**trust, "id": name, "expires_at": expires_at})
+                passed_on = {**trust, "id": "old, passed on", "redelegated_trust_id": "old", "expires_at": now - DAY}
+                await insert_row(tx, "trusts", passed_on)
+                for name, expires_at in (("endless", None), ("expired", now - DAY), ("old", now - 31 * DAY)):
+                    row = {**credential, "id": name, "name": name, "expires_at": expires_at}
+                    await insert_row(tx, "application_credentials", row)
+                    used = {"application_credential_id": name, "access_rule_id": "rule"}
+                    await insert_row(tx, "application_credential_rules", used)
+            counts = await purge.purge(db, Retention())
+            assert counts["application_credentials"] == counts["application_credential_rules"] == 1
+            assert await names(db, "trusts") == {"endless", "valid"}
+            assert await names(db, "application_credentials") == {"endless", "expired"}
+            assert await names(db, "access_rules") == {"rule"}
 
     asyncio.run(scenario())
 

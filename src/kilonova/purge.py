@@ -23,6 +23,8 @@ from kilonova.store import Database, Reader, Row, Transaction
 
 WINDOW_ROWS = 200
 DAY_SECONDS = 86400.0
+# Users still see why a program cannot log in any more.
+EXPIRED_CREDENTIAL_SECONDS = 30 * DAY_SECONDS
 
 # $1 is the time before which rows of the table are due, $2 that of deleted servers.
 _SERVER_IS_DUE = "EXISTS (SELECT 1 FROM servers s WHERE s.id IN ({}) AND s.deleted AND s.terminated_at < $2)"
@@ -113,6 +115,16 @@ RULES = (
     # A host name of a container is often used once.
     Rule("services", "id", -1, f"t.program <> '{COMPUTE}' AND t.last_seen_at < $1", "service_days"),
     Rule("revocations", "subject", "", "t.expires_at < $1"),
+    # A trust ends the trusts that pass it on.
+    Rule("trusts", "id", "", "t.expires_at < $1"),
+    Rule(
+        "application_credentials",
+        "id",
+        "",
+        "t.expires_at < $1",
+        seconds=EXPIRED_CREDENTIAL_SECONDS,
+        children=(("application_credential_rules", "application_credential_id"),),
+    ),
     Rule("console_tokens", "hash", "", "t.expires_at < $1"),
     Rule("operation_events", "seq", -1, "t.created_at < $1", seconds=STALE_AFTER_SECONDS),
     # The last row stays: schedulers' numbers continue from it.
