@@ -53,6 +53,7 @@ def test_log_contains_no_secrets(request: pytest.FixtureRequest, tmp_path: Path,
         log_in(client, secrets_)
         change_passwords(client, secrets_)
         store_credentials(client, secrets_)
+        use_application_credentials(client, secrets_)
         boot(client, secrets_, 202)
         boot(client, secrets_, 400, imageRef="none")
         boot(client, secrets_, 400, user_data=secrets_.new("user data that is no base64") + "!")
@@ -149,6 +150,31 @@ def store_credentials(client: Client, secrets_: Secrets) -> None:
     assert client.get("identity", path).status == 200
     signature = {"signature": secrets_.new("signature"), "access": keys["access"]}
     assert client.post("identity", "/s3tokens", {"credentials": {**signature, "token": "QQ=="}}).status == 401
+
+
+def use_application_credentials(client: Client, secrets_: Secrets) -> None:
+    issued = client.get("identity", "/auth/tokens", headers={"X-Subject-Token": client.token}).json()["token"]
+    path = f"/users/{issued['user']['id']}/application_credentials"
+    project = {"name": "admin", "domain": {"id": "default"}}
+    scoped = authenticate(client, {"methods": ["token"], "token": {"id": client.token}}, scope={"project": project})
+    own = {"X-Auth-Token": secrets_.keep("token of a project", scoped.headers["x-subject-token"])}
+    for name, secret, status in (
+        ("chosen", secrets_.new("chosen secret"), 201),
+        ("chosen", secrets_.new("secret of a twin"), 409),
+        ("listed", [secrets_.new("secret in a list")], 400),
+    ):
+        body = {"application_credential": {"name": name, "secret": secret}}
+        assert client.post("identity", path, body, headers=own).status == status
+    made = client.post("identity", path, {"application_credential": {"name": "generated"}}, headers=own)
+    credential = made.json()["application_credential"]
+    secrets_.keep("generated secret", credential["secret"])
+    for secret, status in ((credential["secret"], 201), (secrets_.new("wrong secret"), 401)):
+        given = {"id": credential["id"], "secret": secret}
+        identity = {"methods": ["application_credential"], "application_credential": given}
+        answer = authenticate(client, identity)
+        assert answer.status == status
+        if status == 201:
+            secrets_.keep("token of a program", answer.headers["x-subject-token"])
 
 
 def secret_files(secrets_: Secrets) -> list[dict[str, str]]:

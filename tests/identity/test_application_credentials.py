@@ -198,7 +198,8 @@ def test_token_ends_with_what_the_credential_needs(database_url: str, tmp_path: 
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             o = await Owner(c).log_in()
-            made = await o.create()
+            rule = {"service": "identity", "method": "GET", "path": "/v3/auth/projects"}
+            made = await o.create(access_rules=[rule])
             token = await o.token(made)
             assert await c.works(token)
             user = f"/v3/users/{o.user_id}"

@@ -35,12 +35,19 @@ IDENTS = st.one_of(
     st.floats(0, 1e10),
     st.lists(st.text(max_size=30), max_size=2),
     st.integers(0, 2**31),
+    st.tuples(st.one_of(st.just(""), IDENTS), st.one_of(st.just(""), IDENTS)),
 )
 def test_claims_survive_packing(
-    user_id: str, scope: Scope, methods: set[str], when: float, audit: list[str], token_epoch: int
+    user_id: str,
+    scope: Scope,
+    methods: set[str],
+    when: float,
+    audit: list[str],
+    token_epoch: int,
+    limits: tuple[str, str],
 ) -> None:
     ordered = tuple(method for method in METHODS if method in methods)
-    claims = Claims(user_id, scope, ordered, when, when + 3600, tuple(audit), token_epoch)
+    claims = Claims(user_id, scope, ordered, when, when + 3600, tuple(audit), token_epoch, *limits)
     assert unpack(pack(claims)) == claims
 
 
@@ -48,6 +55,17 @@ def test_claims_of_the_former_release_are_read() -> None:
     raw = msgspec.msgpack.encode([1, b"\0eve", 1, b"\0demo", 0b11, 1000.5, 4600.5, ["a", "b"]])
     expected = Claims("eve", Scope("project", "demo"), ("password", "token"), 1000.5, 4600.5, ("a", "b"))
     assert unpack(raw) == expected
+
+
+def test_former_release_refuses_limited_tokens() -> None:
+    """It knows version 1 only. It ignores what follows the attributes that it knows."""
+    user = Claims("eve", Scope("project", "demo"), ("password",), 1.0, 2.0, ("a",))
+    for claims, version in (
+        (user, 1),
+        (user._replace(trust_id="t"), 2),
+        (user._replace(application_credential_id="c"), 2),
+    ):
+        assert msgspec.msgpack.decode(pack(claims))[0] == version
 
 
 @given(st.binary(max_size=200))
