@@ -14,11 +14,13 @@ LISTS = (
     *("/compute/v2.1/servers/detail", "/compute/v2.1/flavors/detail", "/compute/v2.1/os-keypairs"),
     *("/volume/v3/volumes/detail", "/volume/v3/snapshots", "/volume/v3/types", "/image/v2/images"),
     *("/network/v2.0/networks", "/network/v2.0/ports", "/network/v2.0/security-groups", "/identity/v3/auth/projects"),
+    *("/identity/v3/credentials", "/identity/v3/limits", "/identity/v3/regions"),
 )
 CREATES = {
     "/compute/v2.1/servers": 112 * KIB,
     "/compute/v2.1/os-keypairs": 112 * KIB,
     "/identity/v3/auth/tokens": 112 * KIB,
+    "/identity/v3/credentials": 112 * KIB,
     "/image/v2/images": KIB * KIB,
     "/network/v2.0/networks": KIB * KIB,
     "/network/v2.0/ports": KIB * KIB,
