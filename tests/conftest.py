@@ -34,6 +34,7 @@ settings.load_profile("patient")
 ON_BOTH_DATABASES = (
     "tests/faults/",
     "tests/fuzz/",
+    "tests/identity/test_concurrency.py",
     "tests/operations/",
     "tests/placement/",
     "tests/scheduler/",

@@ -10,7 +10,7 @@ import orjson
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Forbidden, HttpError, NotSupported
 from kilonova.identity.api import Json
-from kilonova.identity.resources import Resource, get, lock, refuse_delegated
+from kilonova.identity.resources import Resource, lock, refuse_delegated
 from kilonova.identity.schemas import ID, ID_OR_NULL, NAME, QUERY_TEXT
 from kilonova.identity.token_keys import KeyRing
 from kilonova.store import Database, Reader, Row, Transaction
@@ -78,9 +78,7 @@ class Credentials(Resource):
             if row["project_id"] is None:
                 raise BadRequest("project_id is needed for a credential of the type ec2.")
             row["id"] = ec2_id(_ec2_keys(body["blob"])["access"])
-        await reserve(ctx, tx, row["user_id"])
-        if row["project_id"] is not None:
-            await get(tx, "projects", row["project_id"])
+        await reserve(ctx, tx, row["user_id"], row["project_id"])
         await super().insert(ctx, tx, row, body)
 
     async def check_update(self, ctx: Context, tx: Transaction, row: Row, body: Json) -> None:
@@ -110,8 +108,10 @@ def _ec2_keys(blob: str) -> dict[str, str]:
     return {"access": keys["access"], "secret": keys["secret"]}
 
 
-async def reserve(ctx: Context, tx: Transaction, user_id: str) -> None:
-    """Lock the user, who gets another credential, and check that it does not have too many."""
+async def reserve(ctx: Context, tx: Transaction, user_id: str, project_id: str | None) -> None:
+    """Lock project and user of a new credential, and check that the user does not have too many."""
+    if project_id is not None:
+        await lock(tx, "projects", project_id)
     await lock(tx, "users", user_id)
     limit = ctx.services.config.identity.credentials_per_user
     stored = await tx.fetch_value("SELECT COUNT(*) FROM credentials WHERE user_id = $1", user_id)

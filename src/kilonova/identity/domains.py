@@ -8,7 +8,7 @@ from kilonova.http import Context
 from kilonova.http.errors import Forbidden
 from kilonova.identity.api import Json
 from kilonova.identity.assigned_roles import delete_assignments
-from kilonova.identity.resources import Resource
+from kilonova.identity.resources import Resource, lock_all
 from kilonova.identity.schemas import BOOLEAN, OPTIONS, SHORT_NAME, TEXT_OR_NULL
 from kilonova.identity.seed import DOMAIN_ID, grant_service_role
 from kilonova.store import Row, Transaction
@@ -43,6 +43,9 @@ class Domains(Resource):
         if row["enabled"]:
             raise Forbidden("Cannot delete a domain that is enabled, please disable it first.")
         domain_id, projects = row["id"], "SELECT id FROM projects WHERE domain_id = $1"
+        # Projects before users: role assignments and credentials are made in this order too.
+        for table in ("projects", "groups", "users", "roles"):
+            await lock_all(tx, table, "domain_id", domain_id)
         await delete_assignments(
             tx,
             f"target_kind IN ('project', 'inherited_project') AND target_id IN ({projects})",

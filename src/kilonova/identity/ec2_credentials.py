@@ -10,7 +10,7 @@ from kilonova.http import Context, Response
 from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, link, list_links
 from kilonova.identity.credentials import CREDENTIALS, EC2, decrypt, ec2_id, encrypt, reserve
-from kilonova.identity.resources import conflicts, get, not_found, refuse_delegated, write_transaction
+from kilonova.identity.resources import conflicts, not_found, refuse_delegated, write_transaction
 from kilonova.identity.schemas import ID
 from kilonova.identity.users import USERS
 from kilonova.store import Reader, Row
@@ -58,8 +58,7 @@ async def create(ctx: Context, user_id: str) -> Response:
     }
     with conflicts("credential", access):
         async with ctx.db.transaction() as tx:
-            await reserve(ctx, tx, user_id)
-            await get(tx, "projects", project_id)
+            await reserve(ctx, tx, user_id, project_id)
             await insert_row(tx, "credentials", row)
     ctx.audit["target_id"] = access
     return Response({"credential": _view(ctx, row)})

@@ -89,6 +89,8 @@ class _Addition:
         with conflicts(self.kind.noun, params[self.column]):
             async with write_transaction(ctx) as tx:
                 ids = await self._check(ctx, tx, params)
+                # Endpoints have no foreign key.
+                await self.kind.lock(ctx, tx, ids[0])
                 sql = f"INSERT INTO {self.table} ({self.column}, project_id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
                 await tx.execute(sql, *ids)
 

@@ -14,7 +14,7 @@ from kilonova.identity.assigned_roles import Actor, check_domain
 from kilonova.identity.domains import DOMAINS
 from kilonova.identity.groups import GROUPS
 from kilonova.identity.projects import PROJECTS
-from kilonova.identity.resources import Resource, conflicts, get, lock, not_found, write_transaction
+from kilonova.identity.resources import Resource, conflicts, get, lock, lock_deletions, not_found, write_transaction
 from kilonova.identity.roles import ROLES
 from kilonova.identity.token import INHERITED, INHERITED_PROJECT, SYSTEM, Scope, ScopeKind
 from kilonova.identity.users import USERS
@@ -151,6 +151,7 @@ def _declare(actor_kind: Literal["user", "group"], kind: ScopeKind, rules: Json)
         found = grant(params)
         async with write_transaction(ctx) as tx:
             await found.authorize(ctx, tx, rules["revoke"])
+            await lock_deletions(tx)
             if not await found.delete(tx):
                 raise found.not_found()
 

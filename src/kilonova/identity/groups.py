@@ -10,7 +10,7 @@ from kilonova.http.loop_yielder import collect
 from kilonova.identity.api import Json, api, list_links
 from kilonova.identity.listing import filters, inexact
 from kilonova.identity.projects import home_domain
-from kilonova.identity.resources import Resource, conflicts, get, not_found, write_transaction
+from kilonova.identity.resources import Resource, conflicts, get, lock_deletions, not_found, write_transaction
 from kilonova.identity.schemas import ID_OR_NULL, NAME, QUERY_TEXT, TEXT_OR_NULL
 from kilonova.identity.users import USERS
 from kilonova.store import Reader, Row, Transaction
@@ -121,5 +121,6 @@ async def remove_user(ctx: Context, group_id: str, user_id: str) -> None:
     """Remove a user from a group, with whose roles its tokens end."""
     async with write_transaction(ctx) as tx:
         await _authorize(ctx, tx, "identity:remove_user_from_group", group_id, user_id)
+        await lock_deletions(tx)
         if not await tx.execute(f"DELETE FROM group_members WHERE {_IS_MEMBER}", group_id, user_id):
             raise _not_member(group_id, user_id)

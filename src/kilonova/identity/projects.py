@@ -15,7 +15,7 @@ from kilonova.identity import project_tree
 from kilonova.identity.api import Json
 from kilonova.identity.assigned_roles import delete_assignments
 from kilonova.identity.listing import flag, list_page
-from kilonova.identity.resources import Resource, get
+from kilonova.identity.resources import Resource, lock
 from kilonova.identity.schemas import (
     BOOLEAN,
     ID_OR_NULL,
@@ -109,7 +109,8 @@ class Projects(Resource):
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
         if body.get("is_domain"):
             raise BadRequest("A project that acts as a domain is not supported: create a domain instead.")
-        await get(tx, "domains", row["domain_id"])
+        # Before the parent, as the deletion of the domain locks both.
+        await lock(tx, "domains", row["domain_id"])
         if body.get("domain_id") not in (None, row["domain_id"]):
             raise BadRequest("The parent of a project must be in the same domain.")
         if row["parent_id"] is not None:

@@ -47,6 +47,16 @@ def _found(row: Row | None, table: str, item_id: str) -> Row:
     return row
 
 
+async def lock_all(tx: Transaction, table: str, column: str, value: str) -> None:
+    """Lock the rows with this value, so that no other transaction refers to them before they are deleted."""
+    await tx.fetch(f"SELECT id FROM {table} WHERE {column} = $1 ORDER BY id FOR UPDATE", value)
+
+
+async def lock_deletions(tx: Transaction) -> None:
+    """Wait for other deletions, before rows are locked. Two would lock dependent rows in different orders."""
+    await tx.lock("identity.deletions")
+
+
 async def update(tx: Transaction, table: str, item_id: str, values: Json) -> None:
     columns = ", ".join(f"{column} = ${number}" for number, column in enumerate(values, 2))
     await tx.execute(f"UPDATE {table} SET {columns} WHERE id = $1", item_id, *values.values())
@@ -287,6 +297,7 @@ class Resource:
     async def delete(self, ctx: Context, item_id: str) -> None:
         async with write_transaction(ctx) as tx:
             await self.get(ctx, tx, item_id, verb="delete")
+            await lock_deletions(tx)
             row = await self.lock(ctx, tx, item_id)
             if self.has_options:
                 check_mutable(self.noun, row)

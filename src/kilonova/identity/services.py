@@ -8,6 +8,7 @@ from kilonova.http import Context
 from kilonova.identity import own_services
 from kilonova.identity.api import Json
 from kilonova.identity.catalog_entries import CatalogEntries
+from kilonova.identity.resources import lock_all
 from kilonova.identity.schemas import BOOLEAN, NAME, SHORT_TEXT_OR_NULL, TEXT_OR_NULL
 from kilonova.store import Row, Transaction
 
@@ -32,6 +33,7 @@ class Services(CatalogEntries):
 
     async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
         """Registered limits of the service stay, as in Keystone."""
+        await lock_all(tx, "catalog_endpoints", "service_id", row["id"])
         endpoints = "SELECT id FROM catalog_endpoints WHERE service_id = $1"
         await tx.execute(f"DELETE FROM endpoint_projects WHERE endpoint_id IN ({endpoints})", row["id"])
         await tx.execute("DELETE FROM catalog_endpoints WHERE service_id = $1", row["id"])
