@@ -36,7 +36,7 @@ PATTERNS = (
     "^(.*)*$|" * 30,
     "x" * 60000,
 )
-PATTERN_FILTERS = ("name", "ip")
+PATTERN_FILTERS = ("servers?name", "servers?ip", "servers?availability_zone", "flavors?name")
 
 
 class Attack(NamedTuple):
@@ -47,7 +47,7 @@ class Attack(NamedTuple):
 def queries() -> Iterator[tuple[str, str]]:
     for key in PATTERN_FILTERS:
         for pattern in PATTERNS:
-            yield f"{key}={pattern[:20]}", f"/compute/v2.1/servers?{key}={quote(pattern)}"
+            yield f"{key}={pattern[:20]}", f"/compute/v2.1/{key}={quote(pattern)}"
     long = ",".join(["a"] * 15000)
     for path in LISTS:
         for key in (
