@@ -29,6 +29,7 @@ from kilonova.hosts.transport import (
 )
 from kilonova.operations import Failed, Operation
 from kilonova.services import Services
+from kilonova.store import Reader
 
 # A reachable host answers `describe` within this time.
 PROBE_TIMEOUT_SECONDS = 5.0
@@ -284,10 +285,10 @@ async def _probe(op: Operation, host: str) -> None:
 # The state of a host's compute service
 
 
-async def is_down(op: Operation, host: str) -> bool:
+async def is_down(services: Services, reader: Reader, host: str) -> bool:
     """Whether the compute service of the host is down, forced down or removed."""
-    service = await find_compute_service(op.db, host)
-    return service is None or not is_up(service, clock.now(), op.services.config.hosts.down_seconds)
+    service = await find_compute_service(reader, host)
+    return service is None or not is_up(service, clock.now(), services.config.hosts.down_seconds)
 
 
 async def is_forced_down_or_removed(op: Operation, host: str) -> bool:

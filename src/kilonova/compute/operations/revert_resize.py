@@ -60,7 +60,7 @@ async def stop(op: RevertResize) -> LeftOn | None:
     """
     server, move = await server_of(op), await _move(op)
     host = server.host_name
-    if move.source_host != host and await is_down(op, move.source_host):
+    if move.source_host != host and await is_down(op.services, op.db, move.source_host):
         raise Failed(f"The host could not {UNPARK}: it is down", fault=f"{move.source_host}: down")
     try:
         await power.stop(op, server, guest.STOP)

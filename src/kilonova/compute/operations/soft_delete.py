@@ -48,7 +48,7 @@ async def stop(op: SoftDelete) -> LeftOn | None:
     try:
         await power.stop(op, server, STOP.name, UNLESS_MISSING)
     except HostCallFailed as failure:
-        if isinstance(failure.outcome, HostNotResponding) and await is_down(op, host):
+        if isinstance(failure.outcome, HostNotResponding) and await is_down(op.services, op.db, host):
             return LeftOn(host)
         raise
     return None

@@ -219,6 +219,29 @@ def test_reset_to_active_is_refused_without_a_guest(database_url: str) -> None:
     run(scenario())
 
 
+def test_reset_to_active_is_refused_if_the_host_of_a_shelved_server_is_down(sqlite_url: str) -> None:
+    """The image is the only copy of the disk that can be reached."""
+
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=2, **SHORT_HOST_TIMEOUT, **NO_OFFLOAD) as c:
+            server = await boot_shelved(c, "SHELVED")
+            disk, host = await guest_disk(c, server["id"]), (await c.show(server["id"], as_="admin"))[HOST]
+            await make_unreachable(c, host)
+            message = await conflict_message(c, server["id"], "os-resetState", {"state": "active"}, as_="admin")
+            assert f"vm_state shelved: its host {host} is down" in message
+            assert len(await list_snapshots(c)) == 1
+            # As the message says.
+            assert (await act(c, server["id"], "shelveOffload", as_="project-admin")).status == 202
+            await wait_for_fields(c, server["id"], status="SHELVED_OFFLOADED")
+            assert states(await run_action(c, server["id"], "unshelve")) == ("ACTIVE", "active", 1)
+            await make_reachable(c, host)
+            await finish_operations(c)
+            assert await guest_disk(c, server["id"]) == disk
+            await assert_nothing_is_left(c, server["id"])
+
+    run(scenario())
+
+
 def test_reset_to_active_fails_if_the_offload_that_it_cancels_has_begun(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:

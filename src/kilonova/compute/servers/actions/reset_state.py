@@ -37,19 +37,21 @@ async def reset(ctx: Context, server_id: str) -> Response:
     async with ctx.db.transaction() as tx:
         server = await model.find(ctx, tx, server_id, rule=RULE + "reset_state", lock=True)
         unfinished = await model.unfinished(tx, server_id)
-        await _check(tx, server, state, unfinished)
+        await _check(ctx, tx, server, state, unfinished)
         for operation in unfinished:
             await request_cancel(tx, operation.id)
         if unfinished:
             await action_checks.begin_operation(ctx, tx, server, ResetState, ResetStateParams(state))
         else:
             requester = _Requester(server.project_id, ctx.token.user_id, ctx.request_id)
-            await reset_state.reset(tx, server, state, requester)
+            await reset_state.reset(ctx.services, tx, server, state, requester)
             await action_checks.record_action(ctx, tx, server, ResetState.action, f"set to {state}")
     return Response()
 
 
-async def _check(tx: Transaction, server: Server, state: str, unfinished: list[model.UnfinishedOperation]) -> None:
+async def _check(
+    ctx: Context, tx: Transaction, server: Server, state: str, unfinished: list[model.UnfinishedOperation]
+) -> None:
     transition = states.TRANSITIONS["os-resetState"]
     if any(operation.kind == Delete.kind for operation in unfinished):
         raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in task_state deleting")
@@ -58,7 +60,7 @@ async def _check(tx: Transaction, server: Server, state: str, unfinished: list[m
     if state == states.ACTIVE and server.host is None:
         raise Conflict(f"Instance {server.id} is not ready: it has no host")
     try:
-        await reset_state.check(tx, server, state)
+        await reset_state.check(ctx.services, tx, server, state)
     except Failed as error:
         raise Conflict(str(error)) from None
 
