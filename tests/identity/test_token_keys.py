@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kilonova import clock, datadir
 from kilonova.config import Config
-from kilonova.identity.token_keys import ConfiguredKeys, Key, KeyFile, KeyRing, key_ring, new_key
+from kilonova.identity.token_keys import ConfiguredKeys, Key, KeyFile, KeyRing, credential_key_ring, key_ring, new_key
 
 IDENTS = st.one_of(
     st.uuids().map(lambda value: value.hex), st.text(max_size=64), st.text("abcdefABCDEF019", min_size=32, max_size=32)
@@ -115,6 +115,15 @@ def test_malformed_file_is_refused_and_former_keys_stay_in_use(
     assert not bad or bad[:20].strip() not in str(error.value)
     path.unlink()
     assert ring.decrypt(text) == b"early"
+
+
+def test_malformed_file_of_credential_keys_is_refused_at_start(tmp_path: Path) -> None:
+    config = Config(data=str(tmp_path))
+    assert credential_key_ring(config) is not None
+    assert list(tmp_path.iterdir()) == []  # the first credential creates it
+    (tmp_path / "credential.keys").write_text("short\n")
+    with pytest.raises(ValueError, match=r"credential\.keys: line 1 has no key"):
+        credential_key_ring(config)
 
 
 def test_configured_keys_take_precedence(tmp_path: Path) -> None:

@@ -229,7 +229,10 @@ def credential_key_ring(config: Config) -> KeyRing | None:
     given = _configured("credential_keys", config.identity.credential_keys)
     if given or config.identity.token_keys:
         return given
-    return KeyRing(KeyFile(config.data_dir / CREDENTIALS_FILE_NAME), "credentials")
+    file = KeyFile(config.data_dir / CREDENTIALS_FILE_NAME)
+    if file.path.exists():
+        file.load()
+    return KeyRing(file, "credentials")
 
 
 def _configured(setting: str, keys: Sequence[str]) -> KeyRing | None:
