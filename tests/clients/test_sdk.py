@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,32 @@ def test_boot_with_existing_port(cloud: CloudProcess) -> None:
     delete(demo, server)
     assert demo.network.get_port(port.id).device_id == ""
     demo.network.delete_port(port)
+
+
+def test_project_cleanup(cloud: CloudProcess) -> None:
+    admin = connect(cloud, "kilonova", None)
+    project = admin.identity.create_project(name="temporary", domain_id="default")
+    role, user = admin.identity.find_role("member"), admin.identity.find_user("admin")
+    admin.identity.assign_project_role_to_user(project, user, role)
+    member = admin.connect_as_project(project)
+    network = member.network.create_network(name="temporary")
+    subnet = member.network.create_subnet(network_id=network.id, cidr="10.77.0.0/24", ip_version=4)
+    router = member.network.create_router(name="temporary")
+    member.network.add_interface_to_router(router.id, subnet_id=subnet.id)
+    volume = member.block_storage.create_volume(size=1, name="temporary")
+    member.block_storage.wait_for_status(volume, interval=0.1)
+    found: queue.Queue[Any] = queue.Queue()
+    member.project_cleanup(dry_run=True, wait_timeout=60, status_queue=found)
+    assert {network.id, router.id, volume.id} <= {each.id for each in iter_queue(found)}
+    assert member.network.find_network("temporary")
+    member.project_cleanup(dry_run=False, wait_timeout=60)
+    assert member.network.find_network("temporary") is None
+    assert member.network.find_router("temporary") is None
+
+
+def iter_queue(items: queue.Queue[Any]) -> Iterator[Any]:
+    while not items.empty():
+        yield items.get()
 
 
 def test_lists_follow_pagination(cloud: CloudProcess) -> None:

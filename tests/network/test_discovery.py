@@ -24,5 +24,10 @@ def test_discovery_documents(sqlite_url: str) -> None:
             zones = (await cloud.ok("GET", "/availability_zones"))["availability_zones"]
             assert {zone["resource"] for zone in zones} == {"network", "router"}
             assert (await cloud.refused("GET", "/trunks"))[0] == 404
+            provider = {"service_type": "L3_ROUTER_NAT", "name": "kilonova", "default": True}
+            assert await cloud.ok("GET", "/service-providers") == {"service_providers": [provider]}
+            of_type = "/service-providers?service_type="
+            assert await cloud.ok("GET", f"{of_type}L3_ROUTER_NAT") == {"service_providers": [provider]}
+            assert await cloud.ok("GET", f"{of_type}VPN") == {"service_providers": []}
 
     asyncio.run(scenario())

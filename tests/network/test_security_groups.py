@@ -37,6 +37,10 @@ def test_group_is_created_updated_and_deleted(database_url: str) -> None:
         async with net(database_url) as cloud:
             group = await cloud.create("security_group", name="web", description="80")
             assert [rule["direction"] for rule in group["security_group_rules"]] == ["egress", "egress"]
+            others = [await cloud.create("security_group") for _ in range(8)]
+            assert all([each == await cloud.show("security_group", each["id"]) for each in others])
+            for other in others:
+                await cloud.ok("DELETE", f"/security-groups/{other['id']}")
             assert await cloud.names("security_group", {"name": "web"}) == ["web"]
             changed = await cloud.update("security_group", group, name="www", stateful=False)
             assert (changed["name"], changed["stateful"]) == ("www", False)

@@ -42,6 +42,10 @@ EXTENSIONS = {
     "router": ("Neutron L3 Router", "Router abstraction for basic L3 forwarding between L2 Neutron networks."),
     "router_availability_zone": ("Router Availability Zone", "Availability zone support for router."),
     "security-group": ("security-group", "The security groups extension."),
+    "service-type": (
+        "Neutron Service Type Management",
+        "API for retrieving service providers for Neutron advanced services",
+    ),
     "sorting": ("Sorting support", "Extension that indicates that sorting is enabled."),
     "standard-attr-description": ("standard-attr-description", "Extension to add descriptions to standard attributes"),
     "standard-attr-tag": ("Tag support for resources with standard attribute", "Enables to set tag on resources."),

@@ -127,6 +127,7 @@ OTHERS = rules(
     ("delete_quota", ADMIN, "Put a project's network quota back to the defaults."),
     ("get_agent", ADMIN, "Show and list network agents."),
     ("get_availability_zone", READER_OR_ADMIN, "List the network service's availability zones."),
+    ("get_service_provider", READER_OR_ADMIN, "List the providers of network services."),
     ("get_auto_allocated_topology", READER_OR_ADMIN, "Show or make a project's automatic network."),
     ("delete_auto_allocated_topology", MEMBER_OR_ADMIN, "Delete a project's automatic network."),
     ("get_network_ip_availability", ADMIN, "See how many addresses of each network are taken."),

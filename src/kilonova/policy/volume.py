@@ -123,6 +123,7 @@ RULES: tuple[Rule, ...] = (
     ),
     *rules(
         "",
+        ("backup:get_all", READER_OR_ADMIN, "List backups."),
         ("limits_extension:used_limits", READER_OR_ADMIN, "See what is used of the limits."),
         ("scheduler_extension:scheduler_stats:get_pools", ADMIN, "List the pools of back ends."),
     ),

@@ -68,6 +68,18 @@ def test_root_volume_from_image(database_url: str) -> None:
     run(scenario())
 
 
+def test_root_volume_beside_an_image_need_not_be_bootable(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url) as c:
+            blank = await make_volume(c)
+            shown = await booted(c, to_volume("volume", blank, boot_index=0), imageRef=c.image_id)
+            assert [attached["id"] for attached in shown[ATTACHED]] == [blank]
+            (disk,) = find_guest(c, shown).disks
+            assert (disk.volume_id, disk.device, disk.boot_index) == (blank, "/dev/vda", 0)
+
+    run(scenario())
+
+
 def test_root_volume_existing_or_from_snapshot(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(sqlite_url) as c:

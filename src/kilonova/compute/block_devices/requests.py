@@ -74,7 +74,7 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
     _check_mappings(devices, image_id)
     _check_local(devices, flavor)
     _check_multiple(devices, servers)
-    known = await sources.look_up(ctx, devices)
+    known = await sources.look_up(ctx, devices, has_image=image is not None)
     if root is None or root.destination_type == LOCAL:
         assert image is not None, "the boot sequence and the mappings are checked"
         image_checks.check_disk(ctx, image, flavor)

@@ -18,8 +18,11 @@ MULTIATTACH = api.behaviour("volumes that several servers may have can be attach
 Source = Volume | VolumeSnapshot | Image
 
 
-async def look_up(ctx: Context, devices: list[RequestedDevice]) -> dict[str, Source]:
-    """The sources of the devices by id. Completes the devices with sizes and `multiattach`."""
+async def look_up(ctx: Context, devices: list[RequestedDevice], *, has_image: bool) -> dict[str, Source]:
+    """The sources of the devices by id. Completes the devices with sizes and `multiattach`.
+
+    `has_image`: the request names an image, which describes the root volume. Otherwise the volume must be bootable.
+    """
     volumes = [device for device in devices if device.is_volume]
     if not volumes:
         return {}
@@ -28,7 +31,10 @@ async def look_up(ctx: Context, devices: list[RequestedDevice]) -> dict[str, Sou
     known: dict[str, Source] = {}
     for device in volumes:
         if device.source_id is not None:
-            known[device.source_id] = await _LOOKUPS[device.source_type](ctx, device, device.source_id, auth)
+            source = await _LOOKUPS[device.source_type](ctx, device, device.source_id, auth)
+            if device.is_root and not has_image and isinstance(source, Volume) and source.bootable != "true":
+                raise BadRequest(f"Block Device {source.id} is not bootable.")
+            known[device.source_id] = source
     return known
 
 
@@ -57,8 +63,6 @@ async def _volume(ctx: Context, device: RequestedDevice, volume_id: str, auth: A
     volume = await ctx.services.volume.show(volume_id, auth)
     if volume is None:
         raise _not_found("volume", volume_id)
-    if device.is_root and volume.bootable != "true":
-        raise BadRequest(f"Block Device {volume.id} is not bootable.")
     if volume.multiattach and not ctx.has_behaviour(MULTIATTACH):
         raise BadRequest(f"Multiattach volumes are only supported starting with compute API version 2.60: {volume.id}")
     if volume.status != "available" and not (volume.multiattach and volume.status == "in-use"):

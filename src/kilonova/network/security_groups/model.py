@@ -86,7 +86,11 @@ async def check_usable(tx: Transaction, project_id: str, group_ids: list[str]) -
 
 async def rules_of(reader: Reader, group_ids: list[str]) -> dict[str, list[SecurityGroupRule]]:
     found: dict[str, list[SecurityGroupRule]] = {group_id: [] for group_id in group_ids}
-    sql = "SELECT * FROM security_group_rules WHERE security_group_id = ANY($1) ORDER BY created_at, id"
+    # The first rules of a group have one time. They are shown in the order in which the creation showed them.
+    sql = (
+        "SELECT * FROM security_group_rules WHERE security_group_id = ANY($1) "
+        "ORDER BY created_at, direction, ethertype, id"
+    )
     for rule in SecurityGroupRule.decode_all(await reader.fetch(sql, group_ids)):
         found[rule.security_group_id].append(rule)
     return found

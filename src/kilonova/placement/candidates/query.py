@@ -282,7 +282,7 @@ def _parse_aggregate_set(value: str) -> frozenset[str]:
     names = limited("member_of", value.removeprefix("in:").split(","))
     if not all(is_uuid(name) for name in names):
         raise bad_query("Expected 'member_of' parameter to contain valid UUID(s).")
-    return frozenset(normalize_uuid(name) for name in names)
+    return frozenset(names)
 
 
 def parse_tree(value: str) -> str:

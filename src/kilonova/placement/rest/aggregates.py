@@ -10,7 +10,6 @@ from kilonova.placement.rest.lookup import (
     PROVIDER_PATH,
     find_provider,
     lock_provider_at,
-    normalize_uuid,
     require_provider,
 )
 from kilonova.placement.rest.schemas import GENERATION, UUID, strict_object
@@ -50,7 +49,8 @@ async def index(ctx: Context, uuid: str) -> Response:
 @api.route("PUT", PATH, policy=POLICY + "update", body=REPLACE, query={"*": {}}, check_exists=require_provider)
 async def replace(ctx: Context, uuid: str) -> Response:
     """Replace a provider's aggregates."""
-    wanted = list(dict.fromkeys(normalize_uuid(given) for given in ctx.body["aggregates"]))
+    # Stored as given: clients compare the spelling, with or without hyphens, to what they sent.
+    wanted: list[str] = ctx.body["aggregates"]
     async with ctx.db.transaction() as tx:
         provider = await lock_provider_at(tx, uuid, ctx.body["resource_provider_generation"])
         existing = {row["aggregate_uuid"] for row in await tx.fetch(_ALL, provider.id)}
