@@ -75,6 +75,8 @@ class PytestSuite(Suite):
     prepare: Callable[[CloudProcess], None] = field(default=lambda _: None, kw_only=True)
     # Regular expression of tests that sleep until time has passed. The sleeps of others are shortened.
     full_sleeps: str = field(default="$^", kw_only=True)
+    # Empty files in the tests' working directory.
+    files: tuple[str, ...] = field(default=(), kw_only=True)
     # Environment of the tests.
     environ: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
@@ -85,7 +87,8 @@ class PytestSuite(Suite):
         programs = workspace / "bin"
         programs.mkdir()
         outcomes_file = workspace / "outcomes.jsonl"
-        outcomes_file.touch()
+        for file in (outcomes_file, *(workspace / name for name in self.files)):
+            file.touch()
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("OS_", "PYTEST_"))},
             "PATH": f"{programs}:{os.environ['PATH']}",

@@ -17,7 +17,7 @@ def test_floating_ip_is_associated_with_port(database_url: str) -> None:
             network, subnet = await cloud.network_with_subnet()
             port = await cloud.create("port", network_id=network["id"])
             floating = await cloud.create("floatingip", floating_network_id=public["id"], description="web")
-            assert (floating["status"], floating["port_id"]) == ("DOWN", None)
+            assert (floating["status"], floating["port_id"], floating["port_details"]) == ("DOWN", None, None)
             path = f"/floatingips/{floating['id']}"
             leads = {"floatingip": {"port_id": port["id"]}}
             assert await cloud.refused("PUT", path, leads) == (404, "ExternalGatewayForFloatingIPNotFound")
@@ -28,6 +28,10 @@ def test_floating_ip_is_associated_with_port(database_url: str) -> None:
             assert (led["status"], led["fixed_ip_address"], led["router_id"]) == ("ACTIVE", "10.1.0.2", router["id"])
             assert (led["floating_ip_address"], led["description"]) == (floating["floating_ip_address"], "web")
             assert [item["id"] for item in await cloud.list_all("floatingip", {"port_id": port["id"]})] == [led["id"]]
+            keys = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner")
+            now = await cloud.show("port", port["id"])
+            assert led["port_details"] == {key: now[key] for key in keys}
+            assert await cloud.show("floatingip", led["id"]) == led
             second = {"floatingip": {"floating_network_id": public["id"], "port_id": port["id"]}}
             assert await cloud.refused("POST", "/floatingips", second) == (409, "FloatingIPPortAlreadyAssociated")
             stuck = await cloud.refused("PUT", f"/routers/{router['id']}/remove_router_interface", interface)

@@ -21,6 +21,7 @@ EXTENSIONS = {
     "extraroute": ("Neutron Extra Route", "Extra routes configuration for L3 router"),
     "extraroute-atomic": ("Atomically add/remove extra routes", "Edit extra routes of a router on server side."),
     "filter-validation": ("Filter parameters validation", "Provides validation on filter parameters."),
+    "fip-port-details": ("Floating IP Port Details Extension", "Add port_details attribute to Floating IP resource"),
     "net-mtu": ("Network MTU", "Provides MTU attribute for a network resource."),
     "net-mtu-writable": ("Network MTU (writable)", "Provides a writable MTU attribute for a network resource."),
     "network_availability_zone": ("Network Availability Zone", "Availability zone support for network."),
@@ -51,6 +52,7 @@ EXTENSIONS = {
     "standard-attr-tag": ("Tag support for resources with standard attribute", "Enables to set tag on resources."),
     "standard-attr-timestamp": ("Resource timestamps", "Adds created_at and updated_at fields to all resources."),
     "stateful-security-group": ("Stateful security group", "Indicates if the security group is stateful or not"),
+    "tag-creation": ("Tag creation extension", "Allow to create multiple tags at once"),
 }
 
 

@@ -13,6 +13,7 @@ from kilonova.network.authorization import authorize_attributes, policy_target, 
 from kilonova.network.errors import conflict, floating_ip_not_found, port_not_found
 from kilonova.network.floating_ips import model
 from kilonova.network.floating_ips.model import FloatingIp
+from kilonova.network.floating_ips.views import views
 from kilonova.network.listing import Attribute, Listing, select_fields
 from kilonova.network.networks.api import load as load_network
 from kilonova.network.ports import model as ports
@@ -49,13 +50,14 @@ LISTING = Listing(
 async def index(ctx: Context) -> Response:
     """List the project's floating IPs."""
     found = await LISTING.fetch_own_page(ctx, "get_floatingip")
-    return Response(await LISTING.response_body(ctx, (view(floating) for floating in found)))
+    return Response(await LISTING.response_body(ctx, await views(ctx, ctx.db, found)))
 
 
 @api.route("GET", "/v2.0/floatingips/{floatingip_id}", checks=["get_floatingip"], query=SHOW_QUERY)
 async def show(ctx: Context, floatingip_id: str) -> Response:
     """Show a floating IP."""
-    return Response({"floatingip": select_fields(ctx, view(await _load(ctx, ctx.db, floatingip_id)))})
+    (shown,) = await views(ctx, ctx.db, [await _load(ctx, ctx.db, floatingip_id)])
+    return Response({"floatingip": select_fields(ctx, shown)})
 
 
 async def _load(ctx: Context, reader: Reader, floatingip_id: str) -> FloatingIp:
@@ -72,10 +74,10 @@ async def create(ctx: Context) -> Response:
     try:
         async with ctx.db.transaction() as tx:
             created = [await _create(ctx, tx, body) for body in bodies]
+            shown = await views(ctx, tx, created)
             tx.notify(CHANGES_CHANNEL)
     except store.Conflict:
         raise _changed_meanwhile() from None
-    shown = [view(floating) for floating in created]
     return Response({"floatingips": shown} if "floatingips" in ctx.body else {"floatingip": shown[0]})
 
 
@@ -112,11 +114,11 @@ async def update(ctx: Context, floatingip_id: str) -> Response:
             floating = await _load(ctx, tx, floatingip_id)
             floating = await resources.lock(tx, FloatingIp, floatingip_id) or floating
             ctx.authorize("update_floatingip", policy_target(floating.project_id))
-            floating = await _update(ctx, tx, floating, body)
+            (shown,) = await views(ctx, tx, [await _update(ctx, tx, floating, body)])
             tx.notify(CHANGES_CHANNEL)
     except store.Conflict:
         raise _changed_meanwhile() from None
-    return Response({"floatingip": view(floating)})
+    return Response({"floatingip": shown})
 
 
 async def _update(ctx: Context, tx: Transaction, floating: FloatingIp, body: Mapping[str, str]) -> FloatingIp:
@@ -140,16 +142,3 @@ async def delete(ctx: Context, floatingip_id: str) -> Response:
         await model.remove(tx, floating)
         tx.notify(CHANGES_CHANNEL)
     return Response()
-
-
-def view(floating: FloatingIp) -> dict[str, object]:
-    return {
-        "id": floating.id,
-        "status": floating.status,
-        "floating_network_id": floating.floating_network_id,
-        "floating_ip_address": floating.floating_ip_address,
-        "port_id": floating.port_id,
-        "fixed_ip_address": floating.fixed_ip_address,
-        "router_id": floating.router_id,
-        **resources.standard_view(floating),
-    }
