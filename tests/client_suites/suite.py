@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +76,8 @@ class PytestSuite(Suite):
     prepare: Callable[[CloudProcess], None] = field(default=lambda _: None, kw_only=True)
     # Regular expression of tests that sleep until time has passed. The sleeps of others are shortened.
     full_sleeps: str = field(default="$^", kw_only=True)
+    # Whether the tests run `openstack` and `nova`.
+    has_commands: bool = field(default=True, kw_only=True)
     # Empty files in the tests' working directory.
     files: tuple[str, ...] = field(default=(), kw_only=True)
     # Environment of the tests.
@@ -105,7 +108,8 @@ class PytestSuite(Suite):
         command += ["--full-sleeps", self.full_sleeps]
         command += ["--outcomes", str(outcomes_file), *(str(SITE_PACKAGES / path) for path in self.paths)]
         RESULTS_DIRECTORY.mkdir(exist_ok=True)
-        with forked_clients(programs, workspace), (RESULTS_DIRECTORY / f"{self.name}.output").open("w") as output:
+        commands = forked_clients(programs, workspace) if self.has_commands else nullcontext()
+        with commands, (RESULTS_DIRECTORY / f"{self.name}.output").open("w") as output:
             subprocess.run(
                 command, cwd=workspace, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
             )

@@ -1,7 +1,5 @@
 """Functional tests of openstacksdk: block_storage."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 
-SUITE = PytestSuite(
-    "sdk-block-storage", ("openstack/tests/functional/block_storage",), environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"}
-)
+SUITE = openstacksdk.suite("block_storage", in_ci=".")

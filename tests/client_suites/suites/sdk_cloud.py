@@ -1,7 +1,5 @@
 """Functional tests of openstacksdk: cloud."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 
-SUITE = PytestSuite(
-    "sdk-cloud", ("openstack/tests/functional/cloud",), environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"}
-)
+SUITE = openstacksdk.suite("cloud", in_ci=".")

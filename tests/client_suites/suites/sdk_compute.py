@@ -1,7 +1,5 @@
 """Functional tests of openstacksdk: compute."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 
-SUITE = PytestSuite(
-    "sdk-compute", ("openstack/tests/functional/compute",), environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"}
-)
+SUITE = openstacksdk.suite("compute", in_ci=".")

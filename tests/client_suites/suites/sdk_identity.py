@@ -1,7 +1,5 @@
 """Functional tests of openstacksdk: identity."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 
-SUITE = PytestSuite(
-    "sdk-identity", ("openstack/tests/functional/identity",), environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"}
-)
+SUITE = openstacksdk.suite("identity", in_ci=".")

@@ -1,11 +1,6 @@
 """Functional tests of openstacksdk: image."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 
-SUITE = PytestSuite(
-    "sdk-image",
-    ("openstack/tests/functional/image",),
-    # The tests upload this file of openstacksdk's repository.
-    files=("CONTRIBUTING.rst",),
-    environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"},
-)
+# The tests upload this file of openstacksdk's repository.
+SUITE = openstacksdk.suite("image", files=("CONTRIBUTING.rst",), in_ci=".")

@@ -1,7 +1,5 @@
 """Functional tests of openstacksdk: network."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 
-SUITE = PytestSuite(
-    "sdk-network", ("openstack/tests/functional/network",), environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"}
-)
+SUITE = openstacksdk.suite("network", in_ci=".")

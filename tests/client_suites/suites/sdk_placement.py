@@ -1,6 +1,6 @@
 """Functional tests of openstacksdk: placement."""
 
-from tests.client_suites.suite import PytestSuite
+from tests.client_suites import openstacksdk
 from tests.support.cloud_process import CloudProcess
 
 
@@ -10,9 +10,4 @@ def boot_server(cloud: CloudProcess) -> None:
     admin.wait(admin.boot(), status="ACTIVE")
 
 
-SUITE = PytestSuite(
-    "sdk-placement",
-    ("openstack/tests/functional/placement",),
-    prepare=boot_server,
-    environ={"OPENSTACKSDK_FUNC_TEST_TIMEOUT": "40"},
-)
+SUITE = openstacksdk.suite("placement", prepare=boot_server, in_ci=".")
