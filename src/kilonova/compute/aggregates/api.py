@@ -51,7 +51,6 @@ async def show(ctx: Context, aggregate_id: str) -> Response:
 async def create(ctx: Context) -> Response:
     """Create an aggregate; with a zone it is also an availability zone."""
     name, zone = ctx.body["aggregate"]["name"], ctx.body["aggregate"].get("availability_zone")
-    _check_zone(zone)
     async with ctx.db.transaction() as tx:
         await tx.lock(model.LOCK)
         await _check_name(tx, name)
@@ -94,6 +93,7 @@ async def add_host(ctx: Context, aggregate_id: str) -> Response:
         await _check_host(tx, host)
         if host in aggregate.hosts:
             raise Conflict(f"Aggregate {aggregate.id} already has host {host}.")
+        _check_zone(aggregate.metadata.get(model.ZONE), [host], Conflict)
         async with _checking_zones(ctx, tx, aggregate, [host], Conflict, "add_host to"):
             await model.add_hosts(tx, aggregate, [host])
         aggregate = await _locked(tx, aggregate_id)
@@ -150,7 +150,7 @@ async def _set_metadata(
     if model.ZONE not in values:
         await model.set_metadata(tx, aggregate, values)
         return
-    _check_zone(values[model.ZONE])
+    _check_zone(values[model.ZONE], aggregate.hosts, BadRequest)
     async with _checking_zones(ctx, tx, aggregate, aggregate.hosts, BadRequest, action):
         await model.set_metadata(tx, aggregate, values)
 
@@ -187,12 +187,10 @@ async def _check_host(tx: Transaction, host: str) -> None:
         raise NotFound(f"Compute host {host} could not be found.")
 
 
-def _check_zone(zone: str | None) -> None:
-    """The zone of internal services is not shown to users, so no aggregate may have it."""
-    if zone == INTERNAL:
-        raise BadRequest(
-            f"Invalid input for field/attribute availability_zone: {INTERNAL} is the zone of internal services."
-        )
+def _check_zone(zone: str | None, hosts: Sequence[str], refusal: type[HttpError]) -> None:
+    """The zone of internal services is not shown to users, so no compute host may be in it."""
+    if zone == INTERNAL and hosts:
+        raise refusal(f"{INTERNAL} is the zone of internal services: no compute host can be in it.")
 
 
 def _check_ratios(metadata: Mapping[str, str | None]) -> None:
