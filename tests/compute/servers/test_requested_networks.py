@@ -52,7 +52,7 @@ class TestAutomaticNetworks:
                 status, message = await create_refusal(c, "2.37", networks=...)
                 assert (status, "'networks' is a required property" in message) == (400, True)
                 status, message = await create_refusal(c, "2.36", networks="auto")
-                assert (status, "server.networks" in message) == (400, True)
+                assert (status, "attribute networks" in message) == (400, True)
 
         run(scenario())
 
@@ -175,10 +175,10 @@ class TestRequestedNetworks:
                     ([{"port": bare["id"]}], 400, "FixedIP"),
                     ([{"port": free["id"]}, {"port": free["id"]}], 400, "twice"),
                     ([{"port": free["id"], "fixed_ip": "10.0.0.9"}], 400, "fixed_ip"),
-                    ([{}], 400, "server.networks[0]"),
-                    ([{"uuid": c.network_id}, {"fixed_ip": "10.0.0.9"}], 400, "server.networks[1]"),
-                    ([{"uuid": "private"}], 400, "server.networks[0].uuid"),
-                    ([{"uuid": c.network_id, "fixed_ip": "10.0.0.999"}], 400, "server.networks[0].fixed_ip"),
+                    ([{}], 400, "attribute networks[0]"),
+                    ([{"uuid": c.network_id}, {"fixed_ip": "10.0.0.9"}], 400, "attribute networks[1]"),
+                    ([{"uuid": "private"}], 400, "attribute networks[0].uuid"),
+                    ([{"uuid": c.network_id, "fixed_ip": "10.0.0.999"}], 400, "attribute networks[0].fixed_ip"),
                     ([{"uuid": c.network_id, "color": "red"}], 400, "'color' was unexpected"),
                 ]
                 for networks, status, words in cases:
@@ -257,7 +257,7 @@ def test_interface_tags_by_version(sqlite_url: str, version: str, allowed: bool)
             nic = {"uuid": c.network_id, "tag": "front"}
             if not allowed:
                 status, message = await create_refusal(c, version, networks=[nic])
-                assert (status, "server.networks" in message) == (400, True), message
+                assert (status, "attribute networks" in message) == (400, True), message
                 return
             shown = await c.boot_active(version=version, networks=[nic])
             nics = await c.db.fetch_value("SELECT nics FROM servers WHERE id = $1", shown["id"])
@@ -277,7 +277,18 @@ class TestSecurityGroups:
                     shown = await c.boot_active(security_groups=[{"name": name} for name in names])
                     (made,) = (await c.get(f"/ports?device_id={shown['id']}", root=NETWORK)).json()["ports"]
                     assert (group in made["security_groups"], len(made["security_groups"])) == (True, len(set(names)))
-                    assert {"name": names[0]} in shown["security_groups"]
+                    assert {each["name"] for each in shown["security_groups"]} == {"web", *names} - {group}
+
+        run(scenario())
+
+    def test_port_keeps_its_groups(self, database_url: str) -> None:
+        async def scenario() -> None:
+            async with full_cloud(database_url) as c:
+                group = await self.group(c, "web")
+                body = {"port": {"network_id": c.network_id, "security_groups": [group]}}
+                port_id = (await c.post("/ports", body, root=NETWORK)).json()["port"]["id"]
+                shown = await c.boot_active(networks=[{"port": port_id}])
+                assert shown["security_groups"] == [{"name": "web"}]
 
         run(scenario())
 

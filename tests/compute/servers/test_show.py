@@ -284,18 +284,18 @@ class TestUpdate:
                 path = f"/servers/{await self.server(c)}"
                 before = (await c.get(path, version="2.96")).json()
                 for version, change, words in (
-                    ("2.96", {"name": ""}, "server.name"),
-                    ("2.96", {"name": " x"}, "server.name"),
-                    ("2.96", {"name": None}, "server.name"),
-                    ("2.96", {"name": "x" * 256}, "server.name"),
-                    ("2.96", {"name": "fine", "description": "x" * 256}, "server.description"),
-                    ("2.96", {"name": "fine", "accessIPv4": "1.2.3"}, "server.accessIPv4"),
-                    ("2.96", {"name": "fine", "accessIPv6": "1.2.3.4"}, "server.accessIPv6"),
-                    ("2.96", {"name": "fine", "OS-DCF:diskConfig": "A"}, "server.OS-DCF:diskConfig"),
+                    ("2.96", {"name": ""}, "field/attribute name"),
+                    ("2.96", {"name": " x"}, "field/attribute name"),
+                    ("2.96", {"name": None}, "field/attribute name"),
+                    ("2.96", {"name": "x" * 256}, "field/attribute name"),
+                    ("2.96", {"name": "fine", "description": "x" * 256}, "field/attribute description"),
+                    ("2.96", {"name": "fine", "accessIPv4": "1.2.3"}, "field/attribute accessIPv4"),
+                    ("2.96", {"name": "fine", "accessIPv6": "1.2.3.4"}, "field/attribute accessIPv6"),
+                    ("2.96", {"name": "fine", "OS-DCF:diskConfig": "A"}, "field/attribute OS-DCF:diskConfig"),
                     ("2.96", {"name": "fine", "status": "ERROR"}, "'status' was unexpected"),
                     ("2.18", {"name": "fine", "description": "x"}, "'description' was unexpected"),
                     ("2.89", {"name": "fine", "hostname": "x"}, "'hostname' was unexpected"),
-                    ("2.93", {"name": "fine", "hostname": "a.b"}, "server.hostname"),
+                    ("2.93", {"name": "fine", "hostname": "a.b"}, "field/attribute hostname"),
                 ):
                     status, kind, message = fault(await c.put(path, {"server": change}, version=version))
                     assert (status, kind) == (400, "badRequest")

@@ -82,10 +82,10 @@ async def resolve_list(
             interface = _interface_on(networks[network_id])
             found.append(structs.replace(interface, fixed_ip=entry.get("fixed_ip"), tag=entry.get("tag")))
         else:
-            raise BadRequest(f"Invalid input for field/attribute server.networks[{place}]: give a uuid or a port.")
+            raise BadRequest(f"Invalid input for field/attribute networks[{place}]: give a uuid or a port.")
     ports = [interface.port for interface in found if interface.port]
     if len(set(ports)) != len(ports):
-        raise BadRequest("Invalid input for field/attribute server.networks: a port is listed twice.")
+        raise BadRequest("Invalid input for field/attribute networks: a port is listed twice.")
     return found
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.servers.requested_networks import RequestedInterface
 from kilonova.compute.servers.server import Interface
-from kilonova.network.client import NetworkError, Port
+from kilonova.network.client import NetworkError, Port, SecurityGroup
 from kilonova.operations import Failed, Operation, TransientError
 
 _UNBOUND = {"device_id": "", "device_owner": "", "binding:host_id": ""}
@@ -33,7 +33,11 @@ async def create_or_bind(
         port.id for port in await network.ports_of_device(server_id, str(op.project_id), token) if port.id not in given
     ]
     await network.delete_ports(left, token)
-    groups = await _groups(op, security_groups, token)
+    known = []
+    if given - {""} or security_groups != ["default"]:
+        known = await network.security_groups(str(op.project_id), token)
+    groups = _group_ids(op, security_groups, known)
+    names = {group.id: group.name for group in known}
     try:
         wanted = [each if each.network_id else await _auto_allocate(op, each, token) for each in wanted]
         new = [_port_attributes(op, requested, owner, groups) for requested in wanted if not requested.port]
@@ -41,7 +45,8 @@ async def create_or_bind(
         interfaces = []
         for requested in wanted:
             port = await _bind(op, requested.port, owner, token) if requested.port else next(created)
-            interfaces.append(interface_of(requested, port, security_groups))
+            shown = [names.get(group_id, group_id) for group_id in port.security_groups] if known else security_groups
+            interfaces.append(interface_of(requested, port, shown))
     except NetworkError as error:
         if error.status == 412:
             raise TransientError(str(error)) from error
@@ -180,11 +185,10 @@ async def _binding_errors(hosts: set[str]) -> AsyncIterator[None]:
         raise Failed(f"The network ports could not be bound: {message}", fault=str(error)) from error
 
 
-async def _groups(op: Operation, names: list[str], token: str) -> list[str]:
+def _group_ids(op: Operation, names: list[str], known: Sequence[SecurityGroup]) -> list[str]:
     """The ids of the project's security groups with these names or ids."""
     if names == ["default"]:
         return []  # the network service adds it by default
-    known = await op.services.network.security_groups(str(op.project_id), token)
     ids = {group.name: group.id for group in known} | {group.id: group.id for group in known}
     for name in names:
         if name not in ids:
