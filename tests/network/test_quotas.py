@@ -32,3 +32,23 @@ def test_quota_limits_creation(database_url: str) -> None:
             assert (await cloud.refused("DELETE", path, as_="admin"))[0] == 404
 
     asyncio.run(scenario())
+
+
+def test_limits_below_usage_are_refused_on_request(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            path = f"/quotas/{DEMO}"
+            for _ in range(2):
+                await cloud.ok("POST", "/networks", {"network": {}})
+            below = {"network": 1, "subnet": 5, "check_limit": True}
+            assert await cloud.refused("PUT", path, {"quota": below}, "admin") == (409, "InvalidQuotaValue")
+            assert (await cloud.ok("GET", path))["quota"]["subnet"] != 5
+            for limit in (2, -1):
+                body = {"quota": {"network": limit, "check_limit": True}}
+                assert (await cloud.ok("PUT", path, body, "admin"))["quota"]["network"] == limit
+            for flags in ({"check_limit": False}, {"force": True}, {}):
+                body = {"quota": {"network": 1, **flags}}
+                assert (await cloud.ok("PUT", path, body, "admin"))["quota"]["network"] == 1
+            assert (await cloud.refused("PUT", path, {"quota": {"check_limit": "x"}}, "admin"))[0] == 400
+
+    asyncio.run(scenario())

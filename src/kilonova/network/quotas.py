@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kilonova.http import Context, Response
 from kilonova.http.errors import NotFound
 from kilonova.network.api import api
 from kilonova.network.authorization import policy_target
-from kilonova.network.errors import over_quota
+from kilonova.network.errors import conflict, over_quota
 from kilonova.network.schemas import object_schema
 from kilonova.store import Reader, Transaction
 
@@ -31,8 +33,12 @@ _TABLES = {
     "security_group_rule": "security_group_rules",
 }
 _LIMIT_SCHEMA = {"type": "integer", "minimum": -1, "maximum": 2**31 - 1}
-_IGNORED = {"tenant_id": {"type": "string"}, "project_id": {"type": "string"}, "force": {}, "check_limit": {}}
-UPDATE = object_schema({"quota": object_schema({**dict.fromkeys(DEFAULTS, _LIMIT_SCHEMA), **_IGNORED})}, ("quota",))
+_IGNORED = {"tenant_id": {"type": "string"}, "project_id": {"type": "string"}}
+# Without either, or with `force`, a limit may be below the usage.
+_CHECKS = {"check_limit": {"type": "boolean"}, "force": {"type": "boolean"}}
+UPDATE = object_schema(
+    {"quota": object_schema({**dict.fromkeys(DEFAULTS, _LIMIT_SCHEMA), **_IGNORED, **_CHECKS})}, ("quota",)
+)
 ONE = "/v2.0/quotas/{project_id}"
 _LIMIT = "SELECT maximum FROM network_quotas WHERE project_id = $1 AND resource = $2"
 _SET_LIMIT = """
@@ -101,12 +107,22 @@ async def show_details(ctx: Context, project_id: str) -> Response:
 
 @api.route("PUT", ONE, policy="update_quota", body=UPDATE)
 async def update(ctx: Context, project_id: str) -> Response:
-    """Change a project's quota."""
+    """Change a project's quota. With `check_limit`, limits below the usage are refused."""
     changes = {name: value for name, value in ctx.body["quota"].items() if name in DEFAULTS}
     async with ctx.db.transaction() as tx:
+        if ctx.body["quota"].get("check_limit", False):
+            await _check_usage(tx, project_id, changes)
         for resource, maximum in changes.items():
             await tx.execute(_SET_LIMIT, project_id, resource, maximum)
         return Response({"quota": await limits(tx, project_id)})
+
+
+async def _check_usage(tx: Transaction, project_id: str, changes: Mapping[str, int]) -> None:
+    for resource, maximum in changes.items():
+        await tx.lock(f"network quota {resource} {project_id}")
+        used = await count_used(tx, project_id, resource)
+        if UNLIMITED < maximum < used:
+            raise conflict("InvalidQuotaValue", f"The limit {maximum} of {resource} is below the usage {used}.")
 
 
 @api.route("DELETE", ONE, policy="delete_quota", status=204)
