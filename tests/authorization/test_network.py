@@ -28,6 +28,9 @@ async def create_objects(c: FullCloud, project_id: str, outside: str, subnet_oct
     port = await make("port", network_id=network)
     await call("POST", f"/v2.0/ports/{port}/bindings", None, {"binding": {"host": "host"}})
     group = await make("security_group", name="g")
+    subport = await make("port", network_id=network)
+    subports = [{"port_id": subport, "segmentation_id": 7}]
+    trunk = await make("trunk", port_id=await make("port", network_id=network), sub_ports=subports)
     return {
         "network_id": network,
         "floating_network_id": outside,
@@ -37,6 +40,8 @@ async def create_objects(c: FullCloud, project_id: str, outside: str, subnet_oct
         "security_group_id": group,
         "security_group_rule_id": await make("security_group_rule", security_group_id=group, direction="ingress"),
         "floatingip_id": await make("floatingip", floating_network_id=outside),
+        "trunk_id": trunk,
+        "subport_id": subport,
         "project_id": project_id,
         "host": "host",
         "alias": "quotas",
@@ -126,7 +131,13 @@ MISSING = {
 def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
     interface = {"subnet_id": names["subnet_id"]}
     router = "PUT /v2.0/routers/{router_id}/"
-    return {f"{router}add_router_interface": interface, f"{router}remove_router_interface": interface}
+    trunk = "PUT /v2.0/trunks/{trunk_id}/"
+    return {
+        f"{router}add_router_interface": interface,
+        f"{router}remove_router_interface": interface,
+        f"{trunk}add_subports": {"sub_ports": [{"port_id": names["port_id"], "segmentation_id": 8}]},
+        f"{trunk}remove_subports": {"sub_ports": [{"port_id": names["subport_id"]}]},
+    }
 
 
 def test_answers_match_the_page(sqlite_url: str) -> None:

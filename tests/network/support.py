@@ -23,6 +23,7 @@ PLURALS = {
     "subnet": "subnets",
     "port": "ports",
     "router": "routers",
+    "trunk": "trunks",
     "floatingip": "floatingips",
     "security_group": "security-groups",
     "security_group_rule": "security-group-rules",

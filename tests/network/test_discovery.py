@@ -18,12 +18,12 @@ def test_discovery_documents(sqlite_url: str) -> None:
             assert {"security-group", "binding", "router", "external-net", "port-security", "provider"} <= aliases
             for alias in aliases:
                 await cloud.ok("GET", f"/extensions/{alias}")
-            assert (await cloud.refused("GET", "/extensions/trunk"))[0] == 404
+            assert (await cloud.refused("GET", "/extensions/qos"))[0] == 404
             for caller in ("admin", "member"):
                 assert (await cloud.ok("GET", "/agents", as_=caller)) == {"agents": []}
             zones = (await cloud.ok("GET", "/availability_zones"))["availability_zones"]
             assert {zone["resource"] for zone in zones} == {"network", "router"}
-            assert (await cloud.refused("GET", "/trunks"))[0] == 404
+            assert (await cloud.refused("GET", "/qos/policies"))[0] == 404
             provider = {"service_type": "L3_ROUTER_NAT", "name": "kilonova", "default": True}
             assert await cloud.ok("GET", "/service-providers") == {"service_providers": [provider]}
             of_type = "/service-providers?service_type="

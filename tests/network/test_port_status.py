@@ -42,6 +42,24 @@ async def _execute(cloud: Net, sql: str, *args: Any) -> None:
         await tx.execute(sql, *args)
 
 
+def test_subport_is_active_while_the_guest_of_its_parent_runs(database_url: str) -> None:
+    async def scenario() -> None:
+        async with net(database_url) as cloud:
+            await register(cloud.services.db, [host_facts("one", networked=True)])
+            await _execute(cloud, "UPDATE services SET last_seen_at = $1", clock.now())
+            network, _ = await cloud.network_with_subnet()
+            parent, port = [await cloud.create("port", network_id=network["id"]) for _ in range(2)]
+            subports = [{"port_id": port["id"], "segmentation_id": 7}]
+            await cloud.create("trunk", port_id=parent["id"], sub_ports=subports)
+            await cloud.update("port", parent, as_="admin", **{"binding:host_id": "one", "device_id": GUEST})
+            await put_server(cloud.services.db, GUEST, vm_state="active", power_state=1)
+            assert await _current_status(cloud, port) == "ACTIVE"
+            await _execute(cloud, "UPDATE servers SET power_state = $1", 4)
+            assert await _current_status(cloud, port) == "DOWN"
+
+    run(scenario())
+
+
 def test_port_is_active_while_guest_runs_and_host_responds(database_url: str) -> None:
     async def scenario() -> None:
         async with net(database_url) as cloud:

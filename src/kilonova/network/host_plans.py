@@ -10,7 +10,7 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from msgspec.json import Decoder
 
@@ -66,6 +66,14 @@ class PlannedPort(Record, frozen=True):
     extra_dhcp_opts: list[DhcpOption]
 
 
+class PlannedSubport(NamedTuple):
+    """What a subport of a trunk has from its trunk: `device_id` is that of the parent."""
+
+    parent_id: str
+    vlan: int
+    device_id: str
+
+
 class NetworkState:
     """The ports of these hosts, and the records that their networks depend on."""
 
@@ -89,6 +97,7 @@ class NetworkState:
         self.stateless_groups: set[str] = set()
         self.rules: dict[str, list[SecurityGroupRule]] = defaultdict(list)
         self.members: dict[str, set[str]] = defaultdict(set)
+        self.subports: dict[str, PlannedSubport] = {}
         self.floating_ips: dict[str, list[tuple[str, str]]] = defaultdict(list)
         self._firewalls: dict[tuple[str, ...], list[FirewallRule]] = {}
 
@@ -180,10 +189,12 @@ class NetworkState:
         )
 
     def _port(self, port: PlannedPort, network_is_up: bool) -> WiredPort:
-        secured = port.port_security_enabled
+        secured, subport = port.port_security_enabled, self.subports.get(port.id)
         return WiredPort(
             id=port.id,
-            guest_id=port.device_id,
+            guest_id=port.device_id if subport is None else subport.device_id,
+            parent="" if subport is None else subport.parent_id,
+            vlan=0 if subport is None else subport.vlan,
             mac=port.mac_address,
             addresses=self.addresses[port.id],
             is_up=port.admin_state_up and network_is_up,
@@ -239,9 +250,18 @@ _PORTS = """
 SELECT id, network_id, mac_address, admin_state_up, port_security_enabled, device_id, host_id,
        allowed_address_pairs, extra_dhcp_opts
 FROM ports
-WHERE (host_id = ANY($1) OR id IN (SELECT port_id FROM standby_bindings WHERE host = ANY($1)))
+WHERE (host_id = ANY($1)
+    OR id IN (SELECT port_id FROM standby_bindings WHERE host = ANY($1))
+    OR id IN (
+        SELECT s.port_id FROM trunk_subports s JOIN trunks t ON t.id = s.trunk_id
+        JOIN standby_bindings b ON b.port_id = t.port_id WHERE b.host = ANY($1)))
   AND vnic_type = 'normal' AND device_owner NOT LIKE 'network:%'
 ORDER BY id
+"""
+_SUBPORTS = """
+SELECT s.port_id, s.segmentation_id, t.port_id AS parent_id, p.device_id
+FROM trunk_subports s JOIN trunks t ON t.id = s.trunk_id JOIN ports p ON p.id = t.port_id
+WHERE s.port_id = ANY($1)
 """
 
 
@@ -255,6 +275,10 @@ async def _read_ports(reader: Reader, state: NetworkState, hosts: list[str]) -> 
     for row in await reader.fetch("SELECT port_id, host FROM standby_bindings WHERE host = ANY($1)", hosts):
         if row["port_id"] in state.ports:
             state.hosts_of[row["port_id"]].add(row["host"])
+    for row in await reader.fetch(_SUBPORTS, list(state.ports)):
+        state.subports[row["port_id"]] = PlannedSubport(row["parent_id"], row["segmentation_id"], row["device_id"])
+        # Subports need no bindings of their own for a live migration.
+        state.hosts_of[row["port_id"]] |= state.hosts_of[row["parent_id"]]
     for port_id, names in state.hosts_of.items():
         for host in names:
             state.ports_on[host].add(port_id)

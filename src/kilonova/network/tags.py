@@ -25,6 +25,8 @@ from kilonova.network.resources import Resource, write_transaction
 from kilonova.network.routers.model import Router
 from kilonova.network.security_groups.model import SecurityGroup
 from kilonova.network.subnets.model import Subnet
+from kilonova.network.trunks.model import Trunk
+from kilonova.network.trunks.model import not_found as trunk_not_found
 from kilonova.store import Reader, Transaction
 
 MAX_TAGS = 50
@@ -139,6 +141,7 @@ TAGGED_RESOURCES = (
     TaggedResource("/v2.0/ports", Port, "port_id", port_not_found),
     TaggedResource("/v2.0/routers", Router, "router_id", router_not_found),
     TaggedResource("/v2.0/floatingips", FloatingIp, "floatingip_id", floating_ip_not_found),
+    TaggedResource("/v2.0/trunks", Trunk, "trunk_id", trunk_not_found),
     TaggedResource("/v2.0/security-groups", SecurityGroup, "security_group_id", group_not_found),
 )
 for _resource in TAGGED_RESOURCES:

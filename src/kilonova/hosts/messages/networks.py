@@ -38,6 +38,9 @@ class WiredPort(Message, frozen=True, kw_only=True):
     pairs: list[tuple[str, str]] = []
     rules: list[FirewallRule] = []
     dhcp_options: dict[str, str] = {}
+    # A subport of a trunk: the guest sends its packets with this VLAN id through its parent port.
+    parent: str = ""
+    vlan: int = 0
 
 
 class WiredSubnet(Message, frozen=True, kw_only=True):

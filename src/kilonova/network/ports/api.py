@@ -24,7 +24,7 @@ from kilonova.network.errors import conflict, port_not_found, revision_mismatch
 from kilonova.network.listing import Listing, Query, select_fields
 from kilonova.network.networks.api import load as load_network
 from kilonova.network.networks.model import Network
-from kilonova.network.ports import model
+from kilonova.network.ports import model, trunk_details
 from kilonova.network.ports.authorization import authorize_device, authorize_fixed_ips
 from kilonova.network.ports.filters import ATTRIBUTES, CUSTOM_FILTERS
 from kilonova.network.ports.fixed_ips import FixedIpRequest
@@ -40,6 +40,8 @@ from kilonova.network.subnets.model import Subnet, subnets_of_network
 from kilonova.store import Reader, Transaction
 
 log = logging.getLogger(__name__)
+# A trunk decides on these attributes of its subports.
+_DEVICE = {"device_id", "device_owner", "binding:host_id"}
 LISTING = Listing(Port, "ports", ATTRIBUTES, CUSTOM_FILTERS)
 
 
@@ -133,6 +135,8 @@ async def update(ctx: Context, port_id: str) -> Response:
                 raise revision_mismatch(if_match, port.revision_number)
             authorize_attributes(ctx, "update_port", body, target)
             authorize_device(ctx, body, network, port)
+            if port.device_owner == trunk_details.SUBPORT_OWNER and (body.keys() & _DEVICE):
+                await trunk_details.check_in_no_trunk(tx, port_id)
             (details,) = await model.load_details(tx, [port])
             wanted = convert(body.get("fixed_ips") or [], list[FixedIpRequest])
             authorize_fixed_ips(ctx, "update_port", wanted, target, details.fixed_ips)
@@ -159,6 +163,7 @@ async def delete(ctx: Context, port_id: str) -> Response:
                 "ServicePortInUse",
                 f"Port {port_id} cannot be deleted directly via the port API: has device owner {port.device_owner}.",
             )
+        await trunk_details.check_in_no_trunk(tx, port_id)
         await model.remove(tx, port_id)
     await _notify_compute(ctx, port)
     return Response()

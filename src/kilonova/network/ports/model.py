@@ -13,6 +13,7 @@ from kilonova.network import resources
 from kilonova.network.addresses import Cursors
 from kilonova.network.errors import conflict, group_not_found, invalid
 from kilonova.network.networks.model import Network
+from kilonova.network.ports import trunk_details
 from kilonova.network.ports.fixed_ips import Allocation, FixedIp, FixedIpRequest
 from kilonova.network.resources import Resource
 from kilonova.network.schemas import to_bool
@@ -50,11 +51,12 @@ class Port(Resource, frozen=True):
 
 
 class PortDetails(Struct, frozen=True):
-    """`groups` are the ids of its security groups."""
+    """`groups` are the ids of its security groups, `trunk` the trunk of which it is the parent."""
 
     port: Port
     fixed_ips: list[FixedIp]
     groups: list[str]
+    trunk: dict[str, object] | None = None
 
 
 def new_port(project_id: str, network: Network, body: Mapping[str, Any], now: float) -> Port:
@@ -158,10 +160,11 @@ async def change(
     if port.host_id != before.host_id:
         # A port has one binding per host, and an unbound port has none.
         await delete_standby_bindings(tx, port.id, port.host_id)
+        await trunk_details.move_subports(tx, port, now)
     if groups is not None and groups != details.groups:
         await tx.execute("DELETE FROM port_security_groups WHERE port_id = $1", port.id)
         await _add_groups(tx, port.id, groups)
-    return PortDetails(port, details.fixed_ips, details.groups if groups is None else groups)
+    return structs.replace(details, port=port, groups=details.groups if groups is None else groups)
 
 
 async def delete_standby_bindings(tx: Transaction, port_id: str, host: str) -> None:
@@ -185,7 +188,7 @@ async def remove(tx: Transaction, port_id: str) -> None:
 
 
 async def load_details(reader: Reader, ports: Sequence[Port]) -> list[PortDetails]:
-    """Load the fixed IPs and security groups of ports."""
+    """Load the fixed IPs, security groups and trunks of ports."""
     if not ports:
         return []
     ids = [port.id for port in ports]
@@ -200,7 +203,8 @@ async def load_details(reader: Reader, ports: Sequence[Port]) -> list[PortDetail
         "SELECT port_id, security_group_id FROM port_security_groups WHERE port_id = ANY($1)", ids
     ):
         groups[row["port_id"]].append(row["security_group_id"])
-    return [PortDetails(port, fixed_ips[port.id], sorted(groups[port.id])) for port in ports]
+    trunks = await trunk_details.load_trunks(reader, ids)
+    return [PortDetails(port, fixed_ips[port.id], sorted(groups[port.id]), trunks.get(port.id)) for port in ports]
 
 
 _COLUMNS = Port.__struct_fields__

@@ -11,6 +11,7 @@ from kilonova.hosts.networked import is_networked_sql, is_up_sql
 from kilonova.http import Context
 from kilonova.network.listing import Query
 from kilonova.network.ports.model import PortDetails
+from kilonova.network.ports.trunk_details import PARENT_DEVICE_SQL
 from kilonova.store import Reader
 
 
@@ -20,7 +21,7 @@ def _down_since(ctx: Context) -> float:
 
 def _is_idle_sql(ctx: Context, since: str) -> str:
     """SQL condition: port `r`, whose stored status is ACTIVE, carries no packets."""
-    runs = ctx.services.compute_status.is_running_sql("r.device_id", "r.project_id")
+    runs = ctx.services.compute_status.is_running_sql(f"COALESCE({PARENT_DEVICE_SQL}, r.device_id)", "r.project_id")
     return f"({is_networked_sql('r.host_id')} AND NOT ({runs} AND {is_up_sql('r.host_id', since)}))"
 
 

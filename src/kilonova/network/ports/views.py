@@ -34,6 +34,8 @@ def view(ctx: Context, details: PortDetails) -> dict[str, object]:
         "binding:vnic_type": port.vnic_type,
         **resources.standard_view(port),
     }
+    if details.trunk is not None:
+        shown["trunk_details"] = details.trunk
     if ctx.may("get_port:binding:host_id"):
         shown["binding:host_id"] = port.host_id
     if ctx.may("get_port:binding:vif_type"):

@@ -1223,6 +1223,27 @@ CREATE TABLE standby_bindings (
 
 CREATE INDEX standby_bindings_host ON standby_bindings (host);
 
+CREATE TABLE trunks (
+    id TEXT NOT NULL,
+    project_id TEXT NOT NULL,
+    description TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    revision_number BIGINT NOT NULL,
+    created_at DOUBLE NOT NULL,
+    updated_at DOUBLE NOT NULL,
+    name TEXT NOT NULL,
+    port_id TEXT NOT NULL,
+    admin_state_up BOOLEAN NOT NULL,
+    CONSTRAINT pk_trunks PRIMARY KEY (id),
+    CONSTRAINT fk_trunks_port_id FOREIGN KEY(port_id) REFERENCES ports (id)
+);
+
+CREATE INDEX ix_trunks_name ON trunks (name);
+
+CREATE INDEX ix_trunks_project ON trunks (project_id);
+
+CREATE UNIQUE INDEX uq_trunks_port ON trunks (port_id);
+
 CREATE TABLE trusts (
     id TEXT NOT NULL,
     trustor_user_id TEXT NOT NULL,
@@ -1383,6 +1404,18 @@ CREATE INDEX ix_floating_ips_router ON floating_ips (router_id);
 
 CREATE UNIQUE INDEX uq_floating_ips_target ON floating_ips (port_id, fixed_ip_address);
 
+CREATE TABLE trunk_subports (
+    port_id TEXT NOT NULL,
+    trunk_id TEXT NOT NULL,
+    segmentation_type TEXT NOT NULL,
+    segmentation_id BIGINT NOT NULL,
+    CONSTRAINT pk_trunk_subports PRIMARY KEY (port_id),
+    CONSTRAINT fk_trunk_subports_port_id FOREIGN KEY(port_id) REFERENCES ports (id),
+    CONSTRAINT fk_trunk_subports_trunk_id FOREIGN KEY(trunk_id) REFERENCES trunks (id)
+);
+
+CREATE UNIQUE INDEX uq_trunk_subports_segment ON trunk_subports (trunk_id, segmentation_type, segmentation_id);
+
 CREATE TABLE volume_snapshot_metadata (
     snapshot_id TEXT NOT NULL,
     "key" TEXT NOT NULL,
@@ -1393,4 +1426,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata ("key", value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0018');
+INSERT INTO alembic_version (version_num) VALUES ('0019');

@@ -108,6 +108,28 @@ port_addresses = Table(
     Index("ix_port_addresses_ip", "ip_address"),
 )
 
+trunks = Table(
+    "trunks",
+    metadata,
+    *_standard(),
+    string("name"),
+    reference("port_id", "ports.id"),
+    flag("admin_state_up"),
+    Index("uq_trunks_port", "port_id", unique=True),
+    Index("ix_trunks_project", "project_id"),
+    Index("ix_trunks_name", "name"),
+)
+
+trunk_subports = Table(
+    "trunk_subports",
+    metadata,
+    Column("port_id", Text, ForeignKey("ports.id"), primary_key=True),
+    reference("trunk_id", "trunks.id"),
+    string("segmentation_type"),
+    number("segmentation_id"),
+    Index("uq_trunk_subports_segment", "trunk_id", "segmentation_type", "segmentation_id", unique=True),
+)
+
 security_groups = Table(
     "security_groups",
     metadata,

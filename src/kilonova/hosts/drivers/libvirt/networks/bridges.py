@@ -12,7 +12,7 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt.networks import namespaces
 from kilonova.hosts.drivers.libvirt.networks.commands import run, run_batch, run_json
 from kilonova.hosts.drivers.libvirt.networks.names import GATEWAY, METADATA_ADDRESS, Names, gateway_mac, router_link
-from kilonova.hosts.messages import WiredNetwork
+from kilonova.hosts.messages import WiredNetwork, WiredPort
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,8 @@ class Bridges:
         self._names = names
         self._address = address
         self._vxlan_port = vxlan_port
+        # Subports whose VLAN interface could not be created.
+        self._without_vlan: set[str] = set()
 
     async def ensure(self, network: WiredNetwork, mtu: int, links: Links, *, br_netfilter: bool) -> None:
         """`br_netfilter`: pass packets to the host's netfilter hooks for connection tracking."""
@@ -60,6 +62,9 @@ class Bridges:
         await run_batch("ip", [f"link set {bridge} mtu {mtu} up"] if _differs(links.get(bridge), mtu) else [])
         await self._ensure_vxlan(network, bridge, mtu, links)
         await self._ensure_gateway(network, bridge, mtu, links)
+        for port in network.ports:
+            if not self._has_vlan(port, links):
+                await self._try_to_wire(port, bridge, links)
         await self._connect_taps(network, bridge, links)
 
     async def _ensure_vxlan(self, network: WiredNetwork, bridge: str, mtu: int, links: Links) -> None:
@@ -108,6 +113,39 @@ class Bridges:
             await run_batch("ip", [f"link set {GATEWAY} mtu {mtu} up"], namespace)
             # Gateways of other hosts have the same MAC, so the entry must not move to the VXLAN port.
             await run_batch("bridge", [f"fdb replace {mac} dev {name} master static sticky"])
+
+    def is_wired(self, port: WiredPort, links: Links) -> bool:
+        """False if the port is a subport whose VLAN interface must be created."""
+        return port.id in self._without_vlan or self._has_vlan(port, links)
+
+    def _has_vlan(self, port: WiredPort, links: Links) -> bool:
+        """False if the port is a subport whose VLAN interface on the parent's tap is missing or wrong."""
+        parent = self._names.tap(port.parent) if port.parent else ""
+        if parent not in links:
+            return True  # the tap appears with the guest, and other ports have taps of their own
+        found = links.get(self._names.tap(port.id), {})
+        vlan = found.get("linkinfo", {}).get("info_data", {}).get("id")
+        return bool(found.get("link") == parent and vlan == port.vlan and found.get("master"))
+
+    async def _try_to_wire(self, port: WiredPort, bridge: str, links: Links) -> None:
+        """A failure must not affect other ports. It is repeated with the next complete check."""
+        try:
+            await self._wire_subport(port, bridge, links)
+        except DriverError as error:
+            if port.id not in self._without_vlan:
+                log.warning("subport %s has no VLAN interface: %s", port.id, error.message)
+            self._without_vlan.add(port.id)
+        else:
+            self._without_vlan.discard(port.id)
+
+    async def _wire_subport(self, port: WiredPort, bridge: str, links: Links) -> None:
+        """Create the subport's VLAN interface. It is removed with the tap that it is on."""
+        name = self._names.tap(port.id)
+        if links.pop(name, None) is not None:
+            await run("ip", "link", "del", name)
+        await run_batch("ip", [f"link add link {self._names.tap(port.parent)} name {name} type vlan id {port.vlan}"])
+        disable_ipv6(name)
+        await run_batch("ip", [f"link set {name} master {bridge} up"])
 
     async def _connect_taps(self, network: WiredNetwork, bridge: str, links: Links) -> None:
         """Connect taps to a bridge that was recreated."""

@@ -110,7 +110,7 @@ class HostNetworks:
                 if stored is not None:
                     plan, stored = stored, None
                     await self.apply(plan)
-                elif self._plan.networks and (self._error or self._is_overdue()):
+                elif self._plan.networks and (self._error or self._is_overdue() or self._has_subports(self._plan)):
                     await self.apply(self._plan)
             except DriverError as error:
                 log.warning("the network plan is not fully applied: %s", error.message)
@@ -180,6 +180,7 @@ class HostNetworks:
             await self._join(plan, changed)
             await self._gateway.proxy_floating_ips(plan, interface)
             await self._remove({network.id for network in plan.networks}, links, present)
+            await self._remove_subports(plan, links)
         except DriverError as error:
             errors.append(("", error))
         if overdue and not errors:
@@ -196,7 +197,12 @@ class HostNetworks:
             and self._names.gateway_veth(network.id) in links
             and self._names.namespace(network.id) in present
             and self._dhcp.is_served(network)
+            and all(self._bridges.is_wired(port, links) for port in network.ports)
         )
+
+    def _has_subports(self, plan: NetworkPlan) -> bool:
+        """Subports are wired when the tap of their parent appears, which no plan announces."""
+        return any(port.parent for network in plan.networks for port in network.ports)
 
     def _mtu(self, network: WiredNetwork) -> int:
         """At most the MTU that VXLAN leaves, so that packets to other hosts are not fragmented."""
@@ -269,6 +275,14 @@ class HostNetworks:
         for name in sorted(name for name in links if self._names.is_own(name) and name not in wanted):
             # May fail: links to a removed namespace are removed with it.
             await run("ip", "link", "del", name, check=False)
+
+    async def _remove_subports(self, plan: NetworkPlan, links: Links) -> None:
+        """Remove the VLAN interfaces of subports that have left their trunk. Unlike taps, they are made here."""
+        wanted = {self._names.tap(port.id) for network in plan.networks for port in network.ports if port.parent}
+        for name, link in sorted(links.items()):
+            is_vlan = link.get("linkinfo", {}).get("info_kind") == "vlan"
+            if is_vlan and self._names.is_tap(name) and name not in wanted:
+                await run("ip", "link", "del", name, check=False)
 
     async def _delete_forbidden_connections(self, plan: NetworkPlan) -> None:
         """Delete the connections of ports whose rules permit less than before."""

@@ -18,6 +18,7 @@ class Names:
         self.prefix = prefix
         self.table = "kilonova" if prefix == "kn" else f"kilonova_{prefix}"
         self._own = re.compile(rf"{re.escape(prefix)}[bvgu][0-9a-f]{{{_MAX_LENGTH - len(prefix) - 1}}}")
+        self._tap = re.compile(rf"{re.escape(prefix)}t[0-9a-f]{{{_MAX_LENGTH - len(prefix) - 1}}}")
         self._namespace = re.compile(rf"{re.escape(prefix)}-([0-9a-f-]{{36}})")
 
     def bridge(self, network_id: str) -> str:
@@ -36,6 +37,9 @@ class Names:
 
     def tap(self, port_id: str) -> str:
         return self._interface("t", port_id)
+
+    def is_tap(self, name: str) -> bool:
+        return self._tap.fullmatch(name) is not None
 
     def namespace(self, network_id: str) -> str:
         return f"{self.prefix}-{network_id}"

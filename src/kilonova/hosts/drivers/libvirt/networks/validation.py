@@ -61,6 +61,8 @@ def _subnet(subnet: WiredSubnet) -> Iterator[Checked]:
 
 def _port(port: WiredPort) -> Iterator[Checked]:
     yield _ID, port.id
+    if port.parent:
+        yield _ID, port.parent
     yield _MAC, port.mac
     yield from _addresses(port.addresses)
     for mac, prefix in port.pairs:
