@@ -16,8 +16,25 @@ def create_image(cloud: CloudProcess) -> None:
     assert answer.status == 204, answer.body
 
 
+def set_default_volume_type(cloud: CloudProcess) -> None:
+    """Give the default volume type the name that it has in devstack."""
+    admin = cloud.client("kilonova")
+    name = "lvmdriver-1"
+    assert admin.post("volume", "/types", {"volume_type": {"name": name}}).status == 200
+    path, body = f"/default-types/{admin.project_id}", {"default_type": {"volume_type": name}}
+    answer = admin.put("volume", path, body, version="3.62")
+    assert answer.status == 200, answer.body
+
+
+def prepare(cloud: CloudProcess) -> None:
+    create_image(cloud)
+    set_default_volume_type(cloud)
+
+
 SUITE = PytestSuite(
     "openstackclient",
     tuple(f"openstackclient/tests/functional/{directory}" for directory in DIRECTORIES),
-    prepare=create_image,
+    prepare=prepare,
+    # The API filters servers by whole seconds.
+    full_sleeps="test_server_list_with_changes",
 )
