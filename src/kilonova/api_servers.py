@@ -28,6 +28,7 @@ ENDPOINTS = {
     "image": "/image/v2",
     "volume": "/volume/v3",
     "network": "/network/v2.0",
+    "share": "/share/v2",
 }
 _DOMAINS = {"user_domain_name": "Default", "project_domain_name": "Default"}
 # Each cloud's `auth` in clouds.yaml, without password and URL.

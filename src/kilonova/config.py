@@ -121,6 +121,27 @@ class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
     groups: int = 10
 
 
+class Share(msgspec.Struct, forbid_unknown_fields=True):
+    """The built-in share service, or with `url` (without a version) a Manila that trusts the same identity service.
+    `ca_file` has the authority of its certificate (empty: the system's authorities).
+
+    Shares of the built-in service are directories below `directory` (empty: `shares` in the data directory). Only
+    hosts on the same machine can present them to guests.
+    """
+
+    url: str = ""
+    ca_file: str = ""
+    directory: str = ""
+
+
+class ShareQuota(msgspec.Struct, forbid_unknown_fields=True):
+    """Default share quota of a project. Sizes are in GiB; -1 is unlimited."""
+
+    shares: int = 50
+    gigabytes: int = 1000
+    per_share_gigabytes: int = -1
+
+
 class Placement(msgspec.Struct, forbid_unknown_fields=True):
     """The Placement API. With `port` it is also served at the root of that port (0 picks a free port).
 
@@ -365,6 +386,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     image: Image = msgspec.field(default_factory=Image)
     network: Network = msgspec.field(default_factory=Network)
     volume: Volume = msgspec.field(default_factory=Volume)
+    share: Share = msgspec.field(default_factory=Share)
     placement: Placement = msgspec.field(default_factory=Placement)
     cors: Cors = msgspec.field(default_factory=Cors)
     operations: Operations = msgspec.field(default_factory=Operations)
@@ -381,6 +403,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     scheduler: SchedulerConfig = msgspec.field(default_factory=SchedulerConfig)
     quota: Quota = msgspec.field(default_factory=Quota)
     volume_quota: VolumeQuota = msgspec.field(default_factory=VolumeQuota)
+    share_quota: ShareQuota = msgspec.field(default_factory=ShareQuota)
     image_quota: ImageQuota = msgspec.field(default_factory=ImageQuota)
 
     @property

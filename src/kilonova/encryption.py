@@ -6,7 +6,7 @@ Loopback needs no encryption. The setting `insecure` allows the rest.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
 def problems_of_cloud(config: Config, *, api: bool, worker: bool, host: bool) -> list[str]:
     """One line for each setting of a control-plane process. `host`: it also runs guests."""
-    found = [*_messaging(config.messaging), *_volume_service(config)]
+    found = [*_messaging(config.messaging), *_other_services(config)]
     if api:
         found += _api(config)
     if worker:
@@ -81,9 +81,10 @@ def _api(config: Config) -> Iterator[Problem]:
     yield from _url("console.url", config.console.url, "browsers open consoles at", "an https:// URL")
 
 
-def _volume_service(config: Config) -> Iterable[Problem]:
-    instead = "an https:// URL (and volume.ca_file, if its authority is your own)"
-    return _url("volume.url", config.volume.url, "tokens go to", instead)
+def _other_services(config: Config) -> Iterator[Problem]:
+    for section, url in (("volume", config.volume.url), ("share", config.share.url)):
+        instead = f"an https:// URL (and {section}.ca_file, if its authority is your own)"
+        yield from _url(f"{section}.url", url, "tokens go to", instead)
 
 
 def _volume_exports(config: Config) -> Iterator[Problem]:

@@ -226,6 +226,7 @@ class Process:
         from kilonova.identity.service_caller import ServiceCaller
         from kilonova.image.client import ImageClient
         from kilonova.network.client import NetworkClient
+        from kilonova.share.client import ShareClient
         from kilonova.volume.client import VolumeClient
         from kilonova.volume.compute_client import ComputeClient
 
@@ -241,18 +242,25 @@ class Process:
         services.image = ImageClient(on_behalf_of_users(InProcess(self.app, "/image")))
         services.network = NetworkClient(on_behalf_of_users(InProcess(self.app, "/network")))
         services.volume = VolumeClient(on_behalf_of_users(self._volume_caller()))
+        services.share = ShareClient(on_behalf_of_users(self._share_caller()))
         services.compute = ComputeClient(on_behalf_of_users(InProcess(self.app, "/compute")))
         services.compute_status = ComputeStatus(services.db, self.config)
 
     def _volume_caller(self) -> Caller:
+        return self._caller("volume", self.config.volume.url, self.config.volume.ca_file)
+
+    def _share_caller(self) -> Caller:
+        return self._caller("share", self.config.share.url, self.config.share.ca_file)
+
+    def _caller(self, section: str, url: str, ca_file: str) -> Caller:
+        """Calls the service at the URL of the section's settings, or the built-in one."""
         from kilonova.certificates import UnusableCertificate, client_context
         from kilonova.http.client import InProcess, Remote
 
-        settings = self.config.volume
-        if not settings.url:
-            return InProcess(self.app, "/volume")
+        if not url:
+            return InProcess(self.app, f"/{section}")
         try:
-            return Remote(settings.url, tls=client_context(settings.ca_file, "volume.ca_file"))
+            return Remote(url, tls=client_context(ca_file, f"{section}.ca_file"))
         except UnusableCertificate as error:
             raise CannotStart(str(error)) from None
 
@@ -409,7 +417,8 @@ class Process:
 
     async def _start_workers(self, stack: AsyncExitStack) -> None:
         import kilonova.compute.operations
-        import kilonova.volume.operations  # noqa: F401 - both register kinds of operations
+        import kilonova.share.operations
+        import kilonova.volume.operations  # noqa: F401 - all register kinds of operations
         from kilonova.compute.periodic import run_tasks
         from kilonova.network.host_sync import HostSync
         from kilonova.operations import Worker
@@ -471,8 +480,8 @@ class Process:
 
 
 def _apis() -> list[Api]:
-    from kilonova import compute, identity, image, network
+    from kilonova import compute, identity, image, network, share
     from kilonova.placement.build import build as placement
     from kilonova.volume import build as volume
 
-    return [identity.build(), compute.build(), placement(), image.build(), volume(), network.build()]
+    return [identity.build(), compute.build(), placement(), image.build(), volume(), network.build(), share.build()]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kilonova.policy import Policy
     from kilonova.policy.credentials import Credentials
     from kilonova.scheduler import Scheduler
+    from kilonova.share.client import ShareClient
     from kilonova.store import Database
     from kilonova.tickets import Tickets
     from kilonova.volume.client import VolumeClient
@@ -47,6 +48,7 @@ class Services:
     image_tickets: Tickets[ImageTicket]
     network: NetworkClient
     volume: VolumeClient
+    share: ShareClient
     # For events that the built-in volume service sends to compute.
     compute: ComputeClient
     hosts: Transport

@@ -10,8 +10,9 @@ from kilonova.http import Api, App
 from kilonova.http.client import ClientResponse, InProcess
 from kilonova.image import build as build_image
 from kilonova.network import build as build_network
+from kilonova.share.types import DEFAULT_ID
 from tests.support.audit import from_client
-from tests.support.cloud import DEMO
+from tests.support.cloud import DEMO, OTHER
 from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud
 
 FLAVOR = {"name": "f", "id": "f", "ram": 64, "vcpus": 1, "disk": 1, "os-flavor-access:is_public": False}
@@ -82,6 +83,46 @@ async def create_project_resources(c: FullCloud, as_: str) -> dict[str, Any]:
         "project_id": server["tenant_id"],
         "parent_group_id": security_group["id"],
         "os-security-groups/id": security_group["id"],
+    }
+
+
+SHARE_BODIES: dict[str, Any] = {
+    "POST /shares": {"share": {"share_proto": "NFS", "size": 1}},
+    "PUT /shares/{share_id}/metadata/{key}": {"meta": {"key": "y"}},
+    "POST /shares/{share_id}/action#extend": {"extend": {"new_size": 3}},
+    "POST /shares/{share_id}/action#shrink": {"shrink": {"new_size": 1}},
+}
+
+
+async def create_share_resources(c: FullCloud, call: ApiCaller) -> dict[str, Any]:
+    """A share with an access rule, and a lock of another share: the first can be deleted."""
+
+    async def make() -> str:
+        made = await call.make("/v2/shares", "share", share_proto="NFS", size=2, metadata={"key": "x"})
+        path = f"/v2/shares/{made['id']}"
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while (await call("GET", path, None, None)).json()["share"]["status"] != "available":
+                await asyncio.sleep(0.01)
+        return str(made["id"])
+
+    share_id, locked = await make(), await make()
+    rule = {"access_type": "ip", "access_to": "10.99.0.1", "metadata": {"key": "x"}}
+    allowed = await call("POST", f"/v2/shares/{share_id}/action", None, {"allow_access": rule})
+    lock = await call.make("/v2/resource-locks", "resource_lock", "2.82", resource_id=locked)
+    return {
+        "share_id": share_id,
+        "location_id": share_id,
+        "resource_id": share_id,
+        "access_id": allowed.json()["access"]["id"],
+        "rule_id": allowed.json()["access"]["id"],
+        "lock_id": lock["id"],
+        "type_id": DEFAULT_ID,
+        "project_id": OTHER if call.as_ == "other" else DEMO,
+        "key": "key",
+        "size": 2,
+        "share_proto": "NFS",
+        "access_type": "ip",
+        "access_to": "10.99.0.7",
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kilonova import compute, volume
+from kilonova import compute, share, volume
 from kilonova.http.api import Route
 from kilonova.http.client import ClientResponse, InProcess
 from kilonova.identity import build as build_identity
@@ -23,7 +23,14 @@ from kilonova.services import Services
 from kilonova.store.insert import insert_row
 from kilonova.volume.operations import content
 from tests.fuzz.audited import check_events
-from tests.fuzz.resources import ApiCaller, create_resources, status_of, wait_until_available
+from tests.fuzz.resources import (
+    SHARE_BODIES,
+    ApiCaller,
+    create_resources,
+    create_share_resources,
+    status_of,
+    wait_until_available,
+)
 from tests.fuzz.routes import REMOVED, RouteWalker
 from tests.identity.support import cloud as identity_cloud
 from tests.identity.support import password_auth, project_scope
@@ -282,6 +289,23 @@ def test_volume_routes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 provide_available_volume,
                 [f"GET /{path}" for path in absent],
             )
+
+    run(scenario())
+
+
+def test_share_routes(url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(url, hosts=1) as c:
+            call = ApiCaller(c, share.build())
+            names = await create_share_resources(c, call)
+
+            async def provide_available_share(route: Route) -> None:
+                """Provide an available share for a route that changes one."""
+                if "{share_id}" in route.path and route.method != "GET":
+                    names.update(await create_share_resources(c, call))
+
+            bodies = {**SHARE_BODIES, "GET /share-access-rules": names}
+            await visit(RouteWalker(share.build(), call, names, bodies), c.services, provide_available_share)
 
     run(scenario())
 

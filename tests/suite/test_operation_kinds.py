@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kilonova.compute.operations
+import kilonova.share.operations
 import kilonova.volume.operations  # noqa: F401  registers the operations
 from kilonova.compute import operation_kinds as compute_kinds
 from kilonova.operations.definition import all_kinds
+from kilonova.share import operation_kinds as share_kinds
 from kilonova.volume import operation_kinds as volume_kinds
 
 SOURCE = Path(__file__).parents[2] / "src/kilonova"
@@ -20,7 +22,7 @@ SQL = re.compile(r"\bkind\s*(?:=|<>|!=|(?:NOT )?IN)\s*\(?((?:\s*'\w+',?)+)", re.
 
 def constants() -> dict[str, str]:
     """Constant by the kind."""
-    modules = (compute_kinds, volume_kinds)
+    modules = (compute_kinds, share_kinds, volume_kinds)
     return {kind: name for module in modules for name, kind in vars(module).items() if name.isupper()}
 
 

@@ -6,7 +6,8 @@ async with cloud(database_url, hosts=3) as c:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +31,7 @@ from kilonova.store import Database, Transaction
 from tests.support.databases import opened
 from tests.support.route_coverage import RecordingMetrics
 
+TIMEOUT_SECONDS = 60.0
 DEMO, OTHER, ADMIN = "d" * 32, "0" * 32, "a" * 32
 FLAVOR = '{"name":"m1.tiny","vcpus":1,"ram":512,"disk":1,"ephemeral":0,"swap":0,"extra_specs":{}}'
 _IMPLIED_ROLES = {
@@ -137,6 +139,25 @@ class Cloud:
 
     async def delete(self, path: str, **options: Any) -> ClientResponse:
         return await self.request("DELETE", path, **options)
+
+    async def item(self, path: str, **options: Any) -> dict[str, Any]:
+        """The only value in the body of the response."""
+        response = await self.get(path, **options)
+        assert response.status == 200, response.body
+        (shown,) = response.json().values()
+        return dict(shown)
+
+    async def until(self, path: str, met: Callable[[dict[str, Any]], bool], **options: Any) -> dict[str, Any]:
+        """Poll the path until `met` returns true; return the shown resource."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while not met(shown := await self.item(path, **options)):
+                await asyncio.sleep(0.01)
+        return shown
+
+    async def gone(self, path: str, **options: Any) -> None:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while (await self.get(path, **options)).status != 404:
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import kilonova.compute.operations
-import kilonova.volume.operations  # noqa: F401 - both register operations
-from kilonova import compute, volume
+import kilonova.share.operations
+import kilonova.volume.operations  # noqa: F401 - all register operations
+from kilonova import compute, share, volume
 from kilonova.compute.flavors import model as flavors
 from kilonova.compute.pending_cleanups import find_pending_cleanups
 from kilonova.compute.status import ComputeStatus
@@ -42,6 +43,7 @@ from kilonova.policy import Policy
 from kilonova.scheduler import Scheduler
 from kilonova.seeds import spread_hosts
 from kilonova.services import Services
+from kilonova.share.client import ShareClient
 from kilonova.store import Database
 from kilonova.volume.client import VolumeClient
 from kilonova.volume.compute_client import ComputeClient
@@ -125,7 +127,7 @@ async def build_full_cloud(
 ) -> FullCloud:
     """All services except the worker, on an open database."""
     db = services.db
-    full = FullCloud(services, [compute.build(), build_image(), volume.build(), build_network()])
+    full = FullCloud(services, [compute.build(), build_image(), volume.build(), build_network(), share.build()])
     services.policy = Policy()
     services.tokens = Tokens()
     services.metrics = RecordingMetrics()
@@ -136,6 +138,7 @@ async def build_full_cloud(
     services.image = ImageClient(DELAYS.caller(InProcess(full.app, "/image")))
     services.network = NetworkClient(DELAYS.caller(InProcess(full.app, "/network")))
     services.volume = VolumeClient(DELAYS.caller(InProcess(full.app, "/volume")))
+    services.share = ShareClient(DELAYS.caller(InProcess(full.app, "/share")))
     services.compute = ComputeClient(DELAYS.caller(InProcess(full.app, "/compute")))
     async with db.transaction() as tx:
         await flavors.seed(tx)

@@ -6,9 +6,8 @@ async with volume_cloud(database_url) as c:
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from tests.support.full_cloud import running_worker
 from tests.support.route_coverage import RecordingMetrics
 
 NEWEST = "3.71"
-TIMEOUT_SECONDS = 60.0
 TYPE = "11111111-1111-4111-8111-111111111111"
 
 
@@ -45,25 +43,6 @@ class VolumeCloud(Cloud):
         if version is not None:
             headers["OpenStack-API-Version"] = f"volume {version}"
         return await super().request(method, path, root=root, headers=headers, **options)
-
-    async def item(self, path: str, **options: Any) -> dict[str, Any]:
-        """The only value in the body of the response."""
-        response = await self.get(path, **options)
-        assert response.status == 200, response.body
-        (shown,) = response.json().values()
-        return dict(shown)
-
-    async def until(self, path: str, met: Callable[[dict[str, Any]], bool], **options: Any) -> dict[str, Any]:
-        """Poll the path until `met` returns true; return the shown resource."""
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            while not met(shown := await self.item(path, **options)):
-                await asyncio.sleep(0.01)
-        return shown
-
-    async def gone(self, path: str, **options: Any) -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            while (await self.get(path, **options)).status != 404:
-                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kilonova import compute, identity, image, network, volume
+from kilonova import compute, identity, image, network, share, volume
 from kilonova.docs.markdown import code, table
 from kilonova.docs.markdown import page as markdown
 from kilonova.http import Api, Route
@@ -27,6 +27,7 @@ TITLES = {
     "image": "Image",
     "network": "Network",
     "volume": "Volume",
+    "shared-file-system": "Share",
 }
 # Routes of the Compute API that only pass the request to another service, whose rule decides.
 DECIDED_ELSEWHERE = {
@@ -56,6 +57,7 @@ NEEDS_PROJECT = {
         "POST /volume-transfers/{transfer_id}/accept",
         "POST /volumes",
     },
+    "shared-file-system": {"POST /shares"},
 }
 # Routes that serve the project of the token only, whatever the roles.
 OWN_PROJECT_ONLY = {"compute": {"GET /os-tenant-networks/{id}"}}
@@ -133,7 +135,15 @@ class Row(NamedTuple):
 
 
 def build_apis() -> list[Api]:
-    return [compute.build(), build_placement(), identity.build(), image.build(), network.build(), volume.build()]
+    return [
+        compute.build(),
+        build_placement(),
+        identity.build(),
+        image.build(),
+        network.build(),
+        volume.build(),
+        share.build(),
+    ]
 
 
 def callers_of(api: Api) -> dict[str, Credentials]:

@@ -14,7 +14,8 @@ _YEAR = 365 * 24 * 3600
 
 def page(root: Path) -> str:
     import kilonova.compute.operations
-    import kilonova.volume.operations  # noqa: F401 - both register them
+    import kilonova.share.operations
+    import kilonova.volume.operations  # noqa: F401 - all register them
 
     return markdown(
         "# Operations",

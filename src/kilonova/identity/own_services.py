@@ -32,6 +32,7 @@ class _Service(NamedTuple):
 def _services(ctx: Context) -> list[_Service]:
     config = ctx.services.config
     volumes = f"{config.volume.url.rstrip('/') or '/volume'}/v3"
+    shares = f"{config.share.url.rstrip('/') or '/share'}/v2"
     known = (
         _Service("identity", "keystone", "/identity"),
         _Service("compute", "nova", "/compute/v2.1"),
@@ -40,6 +41,8 @@ def _services(ctx: Context) -> list[_Service]:
         _Service("network", "neutron", config.network.url or "/network"),
         _Service("block-storage", "cinder", volumes),
         _Service("volumev3", "cinderv3", volumes),
+        _Service("shared-file-system", "manila", shares),
+        _Service("sharev2", "manilav2", shares),
     )
     mounts = ctx.services.mounts
     return [service for service in known if not service.is_local or service.url.split("/")[1] in mounts]

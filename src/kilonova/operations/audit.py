@@ -39,4 +39,6 @@ def _target(op: Operation, row: OperationRow) -> dict[str, Any]:
     for noun in ("volume", "snapshot"):
         if (found := getattr(op.params, f"{noun}_id", None)) is not None:
             return {"type": f"volume/{noun}s", "id": found}
+    if (share_id := getattr(op.params, "share_id", None)) is not None:
+        return {"type": "share/shares", "id": share_id}
     return {"type": "compute/operations", "id": row.id}

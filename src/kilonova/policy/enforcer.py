@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kilonova.policy import base, compute, identity, image, network, placement, volume
+from kilonova.policy import base, compute, identity, image, network, placement, share, volume
 from kilonova.policy.base import Rule
 from kilonova.policy.checks import Check, CompiledCheck, PolicyError, Target
 
@@ -24,6 +24,7 @@ SERVICES = {
     "Image": image.RULES,
     "Network": network.RULES,
     "Volume": volume.RULES,
+    "Share": share.RULES,
 }
 DEFAULTS: dict[str, Rule] = {rule.name: rule for rules in SERVICES.values() for rule in rules}
 

@@ -1,3 +1,3 @@
 """Written by `make schema`: the newest revision, known without importing Alembic."""
 
-HEAD = "0019"
+HEAD = "0020"

@@ -534,6 +534,49 @@ CREATE TABLE services (
 
 CREATE INDEX services_program ON services (program, host);
 
+CREATE TABLE share_locks (
+    id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    context TEXT COLLATE "C" NOT NULL,
+    resource_type TEXT COLLATE "C" NOT NULL,
+    resource_id TEXT COLLATE "C" NOT NULL,
+    action TEXT COLLATE "C" NOT NULL,
+    reason TEXT COLLATE "C",
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_share_locks PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_share_locks_project ON share_locks (project_id, created_at, id);
+
+CREATE INDEX ix_share_locks_resource ON share_locks (resource_id);
+
+CREATE TABLE share_quotas (
+    project_id TEXT COLLATE "C" NOT NULL,
+    resource TEXT COLLATE "C" NOT NULL,
+    hard_limit BIGINT NOT NULL,
+    CONSTRAINT pk_share_quotas PRIMARY KEY (project_id, resource)
+);
+
+CREATE TABLE shares (
+    id TEXT COLLATE "C" NOT NULL,
+    project_id TEXT COLLATE "C" NOT NULL,
+    user_id TEXT COLLATE "C" NOT NULL,
+    name TEXT COLLATE "C",
+    description TEXT COLLATE "C",
+    size BIGINT NOT NULL,
+    status TEXT COLLATE "C" NOT NULL,
+    zone TEXT COLLATE "C" NOT NULL,
+    metadata TEXT COLLATE "C" NOT NULL,
+    export_path TEXT COLLATE "C",
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_shares PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_shares_project ON shares (project_id, created_at, id);
+
 CREATE TABLE traits (
     name TEXT COLLATE "C" NOT NULL,
     created_at DOUBLE PRECISION NOT NULL,
@@ -916,6 +959,25 @@ CREATE TABLE server_group_members (
 
 CREATE INDEX server_group_members_group ON server_group_members (group_id, server_id);
 
+CREATE TABLE server_shares (
+    id TEXT COLLATE "C" NOT NULL,
+    server_id TEXT COLLATE "C" NOT NULL,
+    share_id TEXT COLLATE "C" NOT NULL,
+    tag TEXT COLLATE "C" NOT NULL,
+    share_proto TEXT COLLATE "C" NOT NULL,
+    export_location TEXT COLLATE "C" NOT NULL,
+    access_to TEXT COLLATE "C" NOT NULL,
+    status TEXT COLLATE "C" NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_server_shares PRIMARY KEY (id),
+    CONSTRAINT uq_server_shares_server_id_share_id UNIQUE (server_id, share_id),
+    CONSTRAINT uq_server_shares_server_id_tag UNIQUE (server_id, tag),
+    CONSTRAINT fk_server_shares_server_id FOREIGN KEY(server_id) REFERENCES servers (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_server_shares_share ON server_shares (share_id, access_to);
+
 CREATE TABLE server_tags (
     server_id TEXT COLLATE "C" NOT NULL,
     tag TEXT COLLATE "C" NOT NULL,
@@ -924,6 +986,20 @@ CREATE TABLE server_tags (
 );
 
 CREATE INDEX server_tags_tag ON server_tags (tag, server_id);
+
+CREATE TABLE share_access_rules (
+    id TEXT COLLATE "C" NOT NULL,
+    share_id TEXT COLLATE "C" NOT NULL,
+    access_type TEXT COLLATE "C" NOT NULL,
+    access_to TEXT COLLATE "C" NOT NULL,
+    access_level TEXT COLLATE "C" NOT NULL,
+    metadata TEXT COLLATE "C" NOT NULL,
+    created_at DOUBLE PRECISION NOT NULL,
+    updated_at DOUBLE PRECISION NOT NULL,
+    CONSTRAINT pk_share_access_rules PRIMARY KEY (id),
+    CONSTRAINT uq_share_access_rules_share_id_access_type_access_to UNIQUE (share_id, access_type, access_to),
+    CONSTRAINT fk_share_access_rules_share_id FOREIGN KEY(share_id) REFERENCES shares (id) ON DELETE CASCADE
+);
 
 CREATE TABLE subnets (
     id TEXT COLLATE "C" NOT NULL,
@@ -1431,4 +1507,4 @@ CREATE TABLE volume_snapshot_metadata (
 
 CREATE INDEX volume_snapshot_metadata_key ON volume_snapshot_metadata (key, value);
 
-INSERT INTO alembic_version (version_num) VALUES ('0019');
+INSERT INTO alembic_version (version_num) VALUES ('0020');

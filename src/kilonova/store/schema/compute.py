@@ -336,3 +336,23 @@ console_tokens = Table(
     moment("expires_at"),
     Index("console_tokens_expires", "expires_at"),
 )
+
+# File shares of servers. A share that is attached is active while the server's guest runs.
+server_shares = Table(
+    "server_shares",
+    metadata,
+    ident(),
+    reference("server_id", "servers.id", ondelete="CASCADE"),
+    string("share_id"),
+    string("tag"),
+    string("share_proto"),
+    string("export_location"),
+    # The host's address, as the access rule has it.
+    string("access_to"),
+    string("status"),
+    moment("created_at"),
+    moment("updated_at"),
+    UniqueConstraint("server_id", "share_id"),
+    UniqueConstraint("server_id", "tag"),
+    Index("ix_server_shares_share", "share_id", "access_to"),
+)

@@ -1,0 +1,1 @@
+"""Resource locks of shares and access rules."""

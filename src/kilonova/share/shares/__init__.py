@@ -1,0 +1,1 @@
+"""Shares: directories that guests mount."""

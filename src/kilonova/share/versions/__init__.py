@@ -1,0 +1,1 @@
+"""Microversions of the Shared File System API: one file each."""
