@@ -11,6 +11,7 @@ from kilonova.network import build as build_network
 from kilonova.policy.compute import RULES
 from kilonova.volume import build as build_volume
 from tests.authorization.support import TOKEN_OF, Comparison, Part, caller_of, check_readers_write_nothing, check_rules
+from tests.compute.server_shares.support import insert_server_share, make_share
 from tests.fuzz.resources import KEY, ApiCaller, create_cloud_resources, create_project_resources, wait_until_available
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, put_server
@@ -27,10 +28,6 @@ MISSING = {
 NOT_CALLED = {
     "compute:servers:resize:cross_cell": "there are no cells",
     "compute:server:topology:host:index": "guests have no NUMA cells",
-    **{
-        f"os_compute_api:os-server-shares:{verb}": "servers have no shares"
-        for verb in ("index", "show", "create", "delete")
-    },
     "os_compute_api:servers:show:host_status:unknown-only": "host_status is shown or not, whatever it is",
 }
 PRIVATE_FLAVOR = [key for key in build().routes if "os-flavor-access" in key or "TenantAccess" in key]
@@ -74,6 +71,15 @@ def bodies(names: Mapping[str, Any]) -> dict[str, Any]:
             for verb in ("add_host", "remove_host")
         },
     }
+
+
+async def create_server_with_share(c: FullCloud, project_id: str) -> dict[str, str]:
+    """A server with a share. Its other actions are refused, so it serves the routes of shares only."""
+    server_id, share_id = new_id(), await make_share(c, as_="member" if project_id == DEMO else "other")
+    await put_server(c.db, server_id, project_id=project_id, vm_state="stopped", host="sim-001")
+    async with c.db.transaction() as tx:
+        await insert_server_share(tx, server_id, share_id, "attached")
+    return {"server_id": server_id, "share_id": share_id}
 
 
 async def create_special_servers(c: FullCloud) -> dict[str, str]:
@@ -212,6 +218,10 @@ def test_answers_match_the_page(sqlite_url: str) -> None:
                 parts=parts(own, await create_special_servers(c), outside),
                 missing=MISSING,
                 special={
+                    **dict.fromkeys(
+                        (key for key in build().routes if "/shares" in key),
+                        (await create_server_with_share(c, DEMO), await create_server_with_share(c, OTHER)),
+                    ),
                     **dict.fromkeys(PRIVATE_FLAVOR, (private, private)),
                     **dict.fromkeys(BY_NAME, (by_name, by_name)),
                 },

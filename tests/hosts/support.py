@@ -22,6 +22,7 @@ from kilonova.hosts.messages import (
     NetworkPlan,
     Nic,
     Power,
+    Share,
     Transfer,
 )
 from kilonova.hosts.messages.verbs import Change, Spawn
@@ -125,6 +126,9 @@ class HeldDriver:
 
     async def detach_nic(self, guest_id: str, port_id: str) -> GuestState | None:
         return await self._step("detach_nic", guest_id, lambda: self._state(guest_id))
+
+    async def set_shares(self, guest_id: str, shares: list[Share]) -> GuestState:
+        return await self._step("set_shares", guest_id, lambda: self._state(guest_id))
 
     async def set_metadata(self, guest_id: str, name: str, metadata: dict[str, str], forgetting: bool = False) -> None:
         await self._step("set_metadata", guest_id, lambda: None)

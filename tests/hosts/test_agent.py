@@ -477,6 +477,7 @@ def test_every_verb_calls_its_driver_method(scene: Any, verb: str) -> None:
         "size_gb": 2,
         "nic": Nic(port_id="port-1", mac="fa:16:3e:00:00:01"),
         "port_id": "port-1",
+        "shares": [],
         "name": "web-1",
         "metadata": {},
         "password": "secret",

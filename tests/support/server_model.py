@@ -227,6 +227,20 @@ CALLS: dict[str, Call] = {
         method="DELETE",
         commands=("detach_nic",),
     ),
+    # The share does not exist: these calls show the states only.
+    "attach_share": Call(
+        transition="attach_share",
+        path=lambda facts: "/shares",
+        body=lambda facts: {"share": {"share_id": UNKNOWN_ID}},
+        version="2.97",
+    ),
+    "detach_share": Call(
+        transition="detach_share",
+        path=lambda facts: f"/shares/{UNKNOWN_ID}",
+        body=_no_body,
+        method="DELETE",
+        version="2.97",
+    ),
     "metadata": Call(
         transition="metadata",
         path=lambda facts: "/metadata",
@@ -297,6 +311,8 @@ REFUSALS = (
         "Volume must be detached in order to swap.",
         _of("swap_volume", when=lambda facts: _other_volume(facts) not in facts.available_volumes),
     ),
+    Refusal(404, "Share {unknown_id} could not be found.", _of("attach_share", when=lambda facts: True)),
+    Refusal(404, "Share {unknown_id} is not attached", _of("detach_share", when=lambda facts: True)),
     Refusal(
         404, "Port id {unknown_id} could not be found.", _of("detach_interface", when=lambda facts: not facts.ports)
     ),

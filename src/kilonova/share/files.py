@@ -41,8 +41,8 @@ class ShareFiles:
 
     def create(self, share_id: str) -> None:
         """Create the directory, which may exist. Raises NoSpace and OSError."""
-        # Hypervisors reach the directory of one share, and cannot list the others.
-        self.root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        # virtiofsd runs as root; no other user of the machine may reach what guests write.
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if available_bytes(self.root, self.reserved_gb) <= 0:
             raise NoSpace("there is not enough disk space for a share")
         directory = self.root / share_id

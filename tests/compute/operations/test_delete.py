@@ -9,6 +9,7 @@ from kilonova.compute.operations.shelve import Offload, Shelve
 from kilonova.operations import Operation, begin
 from kilonova.store import Database, Transaction
 from tests.compute.operations.support import finish_operations
+from tests.compute.operations.test_attach_share import ShareOperation
 from tests.compute.operations.test_confirm_resize import ResizedServer
 from tests.compute.operations.test_shelve import ShelvingOperation
 from tests.compute.operations.volume_worlds import ServerWithNewVolumes
@@ -57,6 +58,28 @@ class TestDeleteWithVolumes(ServerWithNewVolumes):
                 (2, "available"),
             ], seen
             assert not seen["attachments"] and not seen["devices"], seen  # noqa: PT018
+        return seen
+
+
+class TestDeleteWithShares(ShareOperation):
+    __test__ = True
+    operation: ClassVar[type[Operation]] = Delete
+
+    async def prepare(self, db: Database) -> World:
+        world = await super().prepare(db)
+        await self.attach(db, world)
+        return world
+
+    async def list_resources(self, db: Database, world: World) -> Any:
+        """Delete has no undo: after a failure the server still owns its resources."""
+        deleted = await db.fetch_value("SELECT deleted FROM servers WHERE id = $1", world.server_id)
+        tables = ("server_shares", "share_access_rules", "share_locks")
+        held = {table: await db.fetch_value(f"SELECT COUNT(*) FROM {table}") for table in tables}
+        return {"deleted": deleted, "orphans": held if deleted else {}}
+
+    async def outcome(self, db: Database, world: World) -> Any:
+        seen = await self.list_resources(db, world)
+        assert not any(seen["orphans"].values()), seen
         return seen
 
 

@@ -28,7 +28,7 @@ def test_share_is_a_directory_with_an_export_location(database_url: str) -> None
             assert one["path"] == location["path"]
             (c.directory / share_id / "file").write_text("content")
             assert (c.directory.stat().st_mode & 0o777, (c.directory / share_id).stat().st_mode & 0o7777) == (
-                0o711,
+                0o700,
                 0o1777,
             )
             assert (await c.delete(f"/shares/{share_id}")).status == 202

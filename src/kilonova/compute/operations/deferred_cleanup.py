@@ -15,7 +15,7 @@ from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.host_calls import Policy, responds, send
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.steps import cleanup, images, volumes
+from kilonova.compute.operations.steps import cleanup, images, shares, volumes
 from kilonova.compute.operations.steps.cleanup import (
     NO_DEADLINE,
     CleanUpParams,
@@ -24,6 +24,7 @@ from kilonova.compute.operations.steps.cleanup import (
     RestoreDiskParams,
     RestoreGuestParams,
     RestoreInterfaceParams,
+    RestoreSharesParams,
 )
 from kilonova.compute.operations.steps.images import DeleteImageParams
 from kilonova.compute.operations.steps.server import nic_of
@@ -94,6 +95,13 @@ class RestoreInterface(_Deferred[RestoreInterfaceParams]):
 
     kind = kinds.RESTORE_INTERFACE
     steps = staticmethod(lambda: _single_step("restore interface", _restore_interface))
+
+
+class RestoreShares(_Deferred[RestoreSharesParams]):
+    """Give a guest the shares that its server has."""
+
+    kind = kinds.RESTORE_SHARES
+    steps = staticmethod(lambda: _single_step("restore shares", _restore_shares))
 
 
 class DeleteImage(_Deferred[DeleteImageParams]):
@@ -189,6 +197,12 @@ async def _restore_interface(op: Operation[RestoreInterfaceParams]) -> None:
         await call_for_origin(op, AttachNic(guest_id=guest_id, nic=nic_of(interface)))
     else:
         await call_for_origin(op, DetachNic(guest_id=guest_id, port_id=port_id))
+
+
+async def _restore_shares(op: Operation[RestoreSharesParams]) -> None:
+    server = await wait_until_idle(op)
+    if server is not None and server.host == op.params.host:
+        await call_for_origin(op, await shares.set_shares(op, server.id))
 
 
 async def _delete_image(op: Operation[DeleteImageParams]) -> None:

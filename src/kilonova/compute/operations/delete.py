@@ -10,11 +10,12 @@ from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.host_calls import HostCallFailed, call
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.steps import cleanup, images, new_volumes, ports, volumes
+from kilonova.compute.operations.steps import cleanup, images, new_volumes, ports, shares, volumes
 from kilonova.compute.operations.steps.cleanup import LeftOn
 from kilonova.compute.operations.steps.move import end_resize
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.server_groups import model as groups
+from kilonova.compute.server_shares import model as server_shares
 from kilonova.compute.servers import model
 from kilonova.hosts.transport import HostNotResponding
 from kilonova.operations import Entry, Failed, Operation, Step, StepResult, transaction_step
@@ -26,6 +27,9 @@ DISCARD = StepResult("discard old guest", LeftOn)
 RELEASE, DELETE_VOLUMES = "release volumes", "delete volumes"
 # Steps that a server without volumes skips.
 WITH_VOLUMES = frozenset({RELEASE, DELETE_VOLUMES})
+RELEASE_SHARES = "release shares"
+# The step that a server without shares skips.
+WITH_SHARES = frozenset({RELEASE_SHARES})
 # The delete waits for a volume service that is down, so that users need not repeat it.
 VOLUMES_SECONDS = 24 * 3600.0
 
@@ -43,6 +47,13 @@ class Delete(Operation):
             Step(
                 RELEASE,
                 release_volumes,
+                undo=None,
+                why="the guest that used them is destroyed",
+                deadline=VOLUMES_SECONDS,
+            ),
+            Step(
+                RELEASE_SHARES,
+                shares.release_all,
                 undo=None,
                 why="the guest that used them is destroyed",
                 deadline=VOLUMES_SECONDS,
@@ -106,4 +117,5 @@ async def settle(op: Operation, tx: Transaction) -> None:
     await images.begin_delete(tx, op, server.shelved_image_id)
     await groups.leave(tx, server.id)
     await devices.remove_all(tx, server.id)
+    await server_shares.remove_all(tx, server.id)
     await model.delete(tx, server.id)

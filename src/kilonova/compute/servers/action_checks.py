@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from kilonova.compute import dry_run
 from kilonova.compute.migrations.model import begin_move
+from kilonova.compute.server_shares import model as server_shares
 from kilonova.compute.servers import model, states
 from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
@@ -139,6 +140,8 @@ async def check_state(tx: Transaction, server: Server, transition: states.Transi
     state = running.task_state if running else server.vm_state
     if running or not transition.allows(server.vm_state, shelved=server.is_shelved):
         raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it is in {word} {state}")
+    if not transition.with_shares and await server_shares.has_shares(tx, server.id):
+        raise Conflict(f"Cannot '{transition.verb}' instance {server.id} while it has shares: detach them first")
 
 
 # Whether the provider of host $1 and hypervisor $2 has the trait $3.

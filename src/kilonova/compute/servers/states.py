@@ -85,10 +85,14 @@ STATUSES = frozenset(
 
 @dataclass(frozen=True)
 class Transition:
-    """`verb` is for error messages; `follows` maps each allowed state to the states that may follow."""
+    """`verb` is for error messages; `follows` maps each allowed state to the states that may follow.
+
+    `with_shares`: whether a server with file shares may do it.
+    """
 
     verb: str
     follows: Mapping[str, tuple[str, ...]]
+    with_shares: bool = True
 
     @property
     def allowed(self) -> Collection[str]:
@@ -125,7 +129,7 @@ TRANSITIONS = {
     "reboot HARD": Transition("reboot", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR, to=ACTIVE)),
     "pause": Transition("pause", _from(ACTIVE, to=PAUSED)),
     "unpause": Transition("unpause", _from(PAUSED, to=ACTIVE)),
-    "suspend": Transition("suspend", _from(ACTIVE, to=SUSPENDED)),
+    "suspend": Transition("suspend", _from(ACTIVE, to=SUSPENDED), with_shares=False),
     "resume": Transition("resume", _from(SUSPENDED, to=ACTIVE)),
     "rescue": Transition("rescue", _from(ACTIVE, STOPPED, ERROR, to=RESCUED)),
     "unrescue": Transition("unrescue", _from(RESCUED, to=ACTIVE)),
@@ -135,29 +139,35 @@ TRANSITIONS = {
     # With `compute.reclaim_seconds`.
     "soft delete": Transition("delete", _from(*_RECLAIMED, to=SOFT_DELETED)),
     "restore": Transition("restore", _from(SOFT_DELETED, to=ACTIVE)),
-    "shelve": Transition("shelve", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, to=SHELVED)),
+    "shelve": Transition("shelve", _from(ACTIVE, STOPPED, PAUSED, SUSPENDED, to=SHELVED), with_shares=False),
     "shelveOffload": Transition("shelveOffload", _from(SHELVED, to=SHELVED_OFFLOADED)),
     "unshelve": Transition("unshelve", _from(SHELVED, SHELVED_OFFLOADED, ERROR, to=ACTIVE)),
-    "resize": Transition("resize", _from(ACTIVE, STOPPED, to=RESIZED)),
-    "migrate": Transition("migrate", _from(ACTIVE, STOPPED, to=RESIZED)),
+    "resize": Transition("resize", _from(ACTIVE, STOPPED, to=RESIZED), with_shares=False),
+    "migrate": Transition("migrate", _from(ACTIVE, STOPPED, to=RESIZED), with_shares=False),
     # Both lead to the state before the resize.
     "confirmResize": Transition("confirmResize", {RESIZED: (ACTIVE, STOPPED)}),
     "revertResize": Transition("revertResize", {RESIZED: (ACTIVE, STOPPED)}),
-    "rebuild": Transition("rebuild", {**_from(ACTIVE, ERROR, to=ACTIVE), **_from(STOPPED, to=STOPPED)}),
+    "rebuild": Transition(
+        "rebuild", {**_from(ACTIVE, ERROR, to=ACTIVE), **_from(STOPPED, to=STOPPED)}, with_shares=False
+    ),
     "createImage": Transition("createImage", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "createBackup": Transition("createBackup", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
-    "os-migrateLive": Transition("os-migrateLive", _same(ACTIVE, PAUSED)),
+    "os-migrateLive": Transition("os-migrateLive", _same(ACTIVE, PAUSED), with_shares=False),
     # Volume attachments do not change the state.
     "attach_volume": Transition("attach_volume", _same(*_WITH_VOLUMES)),
     "detach_volume": Transition("detach_volume", _same(*_WITH_VOLUMES)),
-    # Neither do interfaces, metadata and security groups.
+    # Neither do interfaces, shares, metadata and security groups.
+    "attach_share": Transition("attach_share", _same(STOPPED)),
+    "detach_share": Transition("detach_share", _same(STOPPED, ERROR)),
     "attach_interface": Transition("attach_interface", _same(ACTIVE, STOPPED, PAUSED)),
     "detach_interface": Transition("detach_interface", _same(ACTIVE, STOPPED, PAUSED)),
     "metadata": Transition("update metadata", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "tags": Transition("update tags", _same(ACTIVE, STOPPED, PAUSED, SUSPENDED)),
     "swap_volume": Transition("swap_volume", _same(ACTIVE, PAUSED, RESIZED)),
     # Before 2.95 a server that ran is started.
-    "evacuate": Transition("evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}),
+    "evacuate": Transition(
+        "evacuate", {ACTIVE: (ACTIVE, STOPPED), **_from(STOPPED, ERROR, to=STOPPED)}, with_shares=False
+    ),
     # An offloaded server has no host, so it cannot become active.
     "os-resetState": Transition(
         "os-resetState",

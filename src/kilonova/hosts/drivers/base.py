@@ -39,6 +39,7 @@ are idempotent: each describes the desired state of the guest and finds its own 
     swap_disk        a guest with only the new volume is a success; a partial copy starts over; a guest with neither
                      volume is "missing disk"
     grow_disk        the current size is a success
+    set_shares       replaces all shares; a running guest with other shares is refused
 
 Only one guest may write to a volume that is not shared: drivers refuse to start a second one.
 
@@ -66,6 +67,7 @@ from kilonova.hosts.messages import (
     MoveTicket,
     NetworkPlan,
     Nic,
+    Share,
     Transfer,
 )
 
@@ -116,6 +118,11 @@ class DifferentGuest(DriverError):
     """There is a guest with the same id, but of other hardware or another host."""
 
     kind = "guest differs"
+
+
+class StillRunning(DriverError):
+    def __init__(self, guest_id: str) -> None:
+        super().__init__(f"guest {guest_id} runs: stop it to change its shares")
 
 
 class MissingGuestAgent(DriverError):
@@ -219,6 +226,8 @@ class Driver(Protocol):
     async def detach_disk(self, guest_id: str, volume_id: str) -> GuestState | None: ...
     async def swap_disk(self, guest_id: str, volume_id: str, disk: Disk) -> GuestState: ...
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState: ...
+
+    async def set_shares(self, guest_id: str, shares: list[Share]) -> GuestState: ...
 
     async def get_console_log(self, guest_id: str, lines: int | None) -> bytes: ...
     async def check_display(self, guest_id: str, kind: str) -> None:

@@ -20,6 +20,8 @@ from kilonova.hosts.messages.guests import (
     MoveTicket,
     Nic,
     Power,
+    Share,
+    ShareKind,
     Transfer,
 )
 from kilonova.hosts.messages.networks import FirewallRule, NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
@@ -64,6 +66,8 @@ __all__ = [
     "Power",
     "Reply",
     "Report",
+    "Share",
+    "ShareKind",
     "SharingProvider",
     "Transfer",
     "UnreadableCommand",

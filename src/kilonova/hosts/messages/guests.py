@@ -10,6 +10,7 @@ from msgspec import structs
 from kilonova.hosts.messages.base import Message
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
+ShareKind = Literal["directory", "nfs"]
 
 
 class Flavor(Message, frozen=True, kw_only=True):
@@ -84,6 +85,18 @@ class LocalDisk(Message, frozen=True, kw_only=True):
     tag: str = ""
 
 
+class Share(Message, frozen=True, kw_only=True):
+    """A file share, which the guest mounts by its tag.
+
+    `location` is `machine:path`: of a directory on the host's own machine, or of an NFS export.
+    """
+
+    share_id: str
+    tag: str
+    kind: ShareKind
+    location: str
+
+
 class Guest(Message, frozen=True, kw_only=True):
     """Everything that a hypervisor needs to build a guest. `user_data` is decoded."""
 
@@ -99,6 +112,8 @@ class Guest(Message, frozen=True, kw_only=True):
     disks: list[Disk] = []
     # Properties of the image that the boot volume was created from.
     volume_properties: dict[str, str] = {}
+    # Set when the guest is stopped; a guest is never built with shares.
+    shares: list[Share] = []
     # None: ephemeral disk and swap as in the flavor.
     local_disks: list[LocalDisk] | None = None
     key: Key | None = None

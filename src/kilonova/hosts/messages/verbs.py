@@ -6,7 +6,17 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from kilonova.hosts.messages.base import Message
 from kilonova.hosts.messages.facts import HostFacts
-from kilonova.hosts.messages.guests import Disk, Guest, GuestState, Image, MigrationState, MoveTicket, Nic, Transfer
+from kilonova.hosts.messages.guests import (
+    Disk,
+    Guest,
+    GuestState,
+    Image,
+    MigrationState,
+    MoveTicket,
+    Nic,
+    Share,
+    Transfer,
+)
 from kilonova.hosts.messages.networks import NetworkPlan
 
 Answer = TypeVar("Answer", covariant=True)
@@ -252,6 +262,15 @@ class GrowDisk(GuestVerb[GuestState], frozen=True, kw_only=True, tag="grow_disk"
     size_gb: int
 
 
+class SetShares(GuestVerb[GuestState], frozen=True, kw_only=True, tag="set_shares"):
+    """Replace the file shares of the stopped guest. The host mounts them when the guest starts.
+
+    A host that cannot reach a share refuses it.
+    """
+
+    shares: list[Share]
+
+
 class Snapshot(GuestVerb[None], frozen=True, kw_only=True, tag="snapshot"):
     """Upload the guest's root disk as an image."""
 
@@ -358,6 +377,7 @@ Change = (
     | DetachDisk
     | SwapDisk
     | GrowDisk
+    | SetShares
 )
 Read = (
     ListGuests

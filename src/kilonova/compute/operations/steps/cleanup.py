@@ -24,6 +24,7 @@ from kilonova.compute.operation_kinds import (
     RESTORE_DISK,
     RESTORE_GUEST,
     RESTORE_INTERFACE,
+    RESTORE_SHARES,
 )
 from kilonova.compute.operations.steps import choose, volumes
 from kilonova.compute.operations.steps.server import fence, nic_of
@@ -41,6 +42,7 @@ from kilonova.hosts.messages.verbs import (
     Park,
     PowerOff,
     PowerOn,
+    SetShares,
     SwapDisk,
     Unpark,
 )
@@ -56,6 +58,7 @@ _SEEDS = {
     PARK_GUEST: "park guest again",
     RESTORE_DISK: "restore disk",
     RESTORE_INTERFACE: "restore nic",
+    RESTORE_SHARES: "restore shares",
 }
 NO_DEADLINE = 100 * 365 * 24 * 3600.0
 # A guest that has stopped by itself stays stopped.
@@ -138,6 +141,10 @@ class RestoreInterfaceParams(DeferredParams, frozen=True, kw_only=True):
 
 
 P = TypeVar("P", bound=DeferredParams)
+
+
+class RestoreSharesParams(DeferredParams, frozen=True, kw_only=True):
+    pass
 
 
 class _OriginParams(TypedDict):
@@ -376,3 +383,14 @@ async def _defer_interface(op: Operation, host: str, port_id: str) -> None:
     async with op.db.transaction() as tx:
         await _defer(op, tx, RESTORE_INTERFACE, port_id, RestoreInterfaceParams(**_origin(op, host), port_id=port_id))
         await fence(op, tx)
+
+
+# Shares
+
+
+async def set_shares(op: Operation, host: str, step: str, verb: SetShares) -> None:
+    """Give the operation's guest these shares: now, or deferred those that the server has then."""
+    if not await call_or_defer(op, host, step, verb):
+        async with op.db.transaction() as tx:
+            await _defer(op, tx, RESTORE_SHARES, None, RestoreSharesParams(**_origin(op, host)))
+            await fence(op, tx)

@@ -6,11 +6,12 @@ from msgspec import json
 
 from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as block_devices
-from kilonova.compute.operations.delete import WITH_VOLUMES, Delete
+from kilonova.compute.operations.delete import WITH_SHARES, WITH_VOLUMES, Delete
 from kilonova.compute.operations.restore import Restore, RestoreParams
 from kilonova.compute.operations.soft_delete import SoftDelete, SoftDeleteParams
 from kilonova.compute.operations.steps import power
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.server_shares import model as server_shares
 from kilonova.compute.servers import action_checks, model, states
 from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
@@ -51,6 +52,8 @@ async def delete_now(ctx: Context, tx: Transaction, server: Server) -> None:
 
 async def begin_delete(tx: Transaction, server: Server, user_id: str | None, request_id: str | None) -> str:
     without = frozenset() if await block_devices.has_volumes(tx, server.id) else WITH_VOLUMES
+    if not await server_shares.has_shares(tx, server.id):
+        without |= WITH_SHARES
     return await begin(
         tx,
         Delete,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import flavor_quotas
+from kilonova.hosts.drivers.libvirt import flavor_quotas, shares
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.hardware import Hardware, guest_hardware
 from kilonova.hosts.messages import Disk, Guest, Nic
@@ -47,6 +47,7 @@ def domain_element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | 
     _text(domain, "memory", guest.flavor.ram_mb, unit="MiB")
     _text(domain, "vcpu", guest.flavor.vcpus, placement="static")
     flavor_quotas.apply_to_domain(domain, guest)
+    shares.add_to_domain(domain, guest)
     domain.append(_os(hv, guest, machine))
     domain.append(_sysinfo(guest))
     domain.append(_features())
@@ -57,6 +58,7 @@ def domain_element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | 
     devices = ET.SubElement(domain, "devices")
     devices.extend(_disks(hv, guest, machine, files, attached))
     devices.extend(nic_element(hv, guest, nic) for nic in guest.nics)
+    devices.extend(shares.elements(hv, guest))
     devices.extend(_controllers(devices, machine))
     devices.extend(_other_devices(hv, guest, machine))
     return domain

@@ -30,6 +30,7 @@ from kilonova.hosts.drivers.libvirt import (
     rescue,
     snapshots,
 )
+from kilonova.hosts.drivers.libvirt import shares as file_shares
 from kilonova.hosts.drivers.libvirt.connection import Connection, Event, in_thread, wait_until_done
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor, make_directory
 from kilonova.hosts.drivers.libvirt.images import ImageCache
@@ -46,6 +47,7 @@ from kilonova.hosts.messages import (
     MoveTicket,
     NetworkPlan,
     Nic,
+    Share,
     Transfer,
 )
 
@@ -246,6 +248,9 @@ class LibvirtDriver:
     async def grow_disk(self, guest_id: str, volume_id: str, size_gb: int) -> GuestState:
         await self.hypervisor.volumes.grow(guest_id, volume_id, size_gb)
         return await self.hypervisor.state(guest_id)
+
+    async def set_shares(self, guest_id: str, shares: list[Share]) -> GuestState:
+        return await file_shares.set_shares(self.hypervisor, guest_id, shares)
 
     # Information
 

@@ -148,7 +148,7 @@ def memory_mb() -> int:
 
 
 def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> set[str]:
-    from kilonova.hosts.drivers.libvirt import formats
+    from kilonova.hosts.drivers.libvirt import formats, shares
 
     found = set(_TRAITS)
     found |= {trait for format, trait in _CONVERTED.items() if format in formats.CONVERTED}
@@ -158,6 +158,8 @@ def _traits(config: Libvirt, capabilities: ET.Element, domain: ET.Element) -> se
     found |= {f"COMPUTE_GRAPHICS_MODEL_{model.upper()}" for model in VIDEO_MODELS if model in supported}
     if any(value.text == "efi" for value in domain.findall("os/enum[@name='firmware']/value")):
         found.add("COMPUTE_FIRMWARE_UEFI")
+    if shares.daemon() is not None and domain.find("memoryBacking[@supported='yes']") is not None:
+        found |= {"COMPUTE_STORAGE_VIRTIO_FS", "COMPUTE_MEM_BACKING_FILE"}
     if config.auto_converge:
         found.add("COMPUTE_MIGRATE_AUTO_CONVERGE")
     if config.force_complete == "postcopy":

@@ -12,7 +12,7 @@ import msgspec
 
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
-from kilonova.hosts.drivers.libvirt import encrypted_password
+from kilonova.hosts.drivers.libvirt import encrypted_password, shares
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import Connection
 from kilonova.hosts.drivers.libvirt.layout import Layout
@@ -160,6 +160,7 @@ class Hypervisor:
         """Define the domain of a stopped guest from its spec, and start it."""
         guest = self.spec(guest_id)
         await self.wait_for_networks(guest)
+        await shares.mount_all(self, guest)
         await self.define(guest)
         await self.start(guest_id)
 
@@ -172,10 +173,12 @@ class Hypervisor:
     async def power_off(self, guest_id: str) -> None:
         """Power the guest off and delete its saved memory. Succeeds without a domain."""
         await self.connection.call(_destroy, guest_id)
+        await shares.unmount_all(self, guest_id)
 
     async def undefine(self, guest_id: str) -> None:
         """Power the guest off and remove its domain. Succeeds without a domain."""
         await self.connection.call(_undefine, guest_id)
+        await shares.unmount_all(self, guest_id)
 
 
 # In threads

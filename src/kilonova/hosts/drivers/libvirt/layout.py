@@ -27,6 +27,7 @@ NVRAM = "nvram"
 DEVICE_ADDRESSES = "devices"
 
 _BASE = "_base"
+_SHARES = "_shares"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
@@ -44,6 +45,11 @@ class Layout:
     def base(self) -> Path:
         """The directory of the image cache."""
         return self.root / _BASE
+
+    @property
+    def shares(self) -> Path:
+        """The directory of mounted shares: outside of guests' directories, which are removed with all they contain."""
+        return self.root / _SHARES
 
     def guest_directory(self, guest_id: str) -> Path:
         return self.root / _checked(guest_id)

@@ -7,22 +7,21 @@ from collections.abc import Mapping
 from socket import socket
 from typing import Any
 
-import orjson
 from msgspec import structs
 
-from kilonova import ids, image_hash
+from kilonova import ids
 from kilonova.hosts.drivers.base import (
     DifferentGuest,
     DriverError,
-    ImageReplaced,
     Images,
     MissingDisk,
     MissingGuest,
     NoAnswer,
     NoSuchSlot,
     NotRunning,
+    StillRunning,
 )
-from kilonova.hosts.drivers.sim import displays, guest_info
+from kilonova.hosts.drivers.sim import displays, guest_info, snapshots
 from kilonova.hosts.drivers.sim.disks import copy_volume, has_only_volumes, has_volume, without_volume
 from kilonova.hosts.drivers.sim.facts import Hardware, connector, host_facts, shared_disk_stores
 from kilonova.hosts.drivers.sim.migration import Migration
@@ -39,12 +38,11 @@ from kilonova.hosts.messages import (
     NetworkPlan,
     Nic,
     Power,
+    Share,
     Transfer,
 )
 
 _HANG_POLL_SECONDS = 0.1
-# Key of the disk id in the JSON data of a simulated snapshot. Longer data is not a simulated snapshot.
-_SNAPSHOT_MARK, _MAX_SNAPSHOT_BYTES = "kilonova-sim disk", 4096
 
 
 class SimDriver:
@@ -267,8 +265,7 @@ class SimDriver:
 
     async def snapshot(self, guest_id: str, data: Transfer) -> None:
         await self._simulate("snapshot")
-        content = {_SNAPSHOT_MARK: self._guest(guest_id).disk, "guest": guest_id}
-        await self._image_service().write(data, orjson.dumps(content))
+        await self._image_service().write(data, snapshots.content_of(self._guest(guest_id)))
 
     async def attach_disk(self, guest_id: str, disk: Disk) -> GuestState:
         await self._simulate("attach_disk")
@@ -305,6 +302,15 @@ class SimDriver:
         await self._simulate("grow_disk")
         if not has_volume(self._spec(guest_id), volume_id):
             raise MissingDisk(guest_id, volume_id)
+        return self._guest(guest_id)
+
+    async def set_shares(self, guest_id: str, shares: list[Share]) -> GuestState:
+        await self._simulate("set_shares")
+        guest = self._spec(guest_id)
+        if guest.shares != shares:
+            if self._guest(guest_id).power != "shutdown":
+                raise StillRunning(guest_id)
+            self._store.set_spec(self._host, structs.replace(guest, shares=shares))
         return self._guest(guest_id)
 
     async def get_connector(self) -> dict[str, Any]:
@@ -425,17 +431,7 @@ class SimDriver:
         """Return the disk that a simulated snapshot was taken of. Any other image gives ""."""
         if data is None or guest.image is None or guest.image.properties.get("image_type") != "snapshot":
             return ""
-        content = b""
-        async for chunk in self._image_service().read(data):
-            content += chunk
-            if len(content) > _MAX_SNAPSHOT_BYTES:
-                return ""
-        if guest.image.hash and image_hash.of_content(content, guest.image.hash) != guest.image.hash:
-            raise ImageReplaced(f"the data of image {guest.image.id} is damaged: its hash is not {guest.image.hash}")
-        try:
-            return str(orjson.loads(content)[_SNAPSHOT_MARK])
-        except (ValueError, KeyError, TypeError):
-            return ""
+        return await snapshots.read_disk(self._image_service().read(data), guest.image)
 
     def _image_service(self) -> Images:
         if self._images is None:

@@ -44,6 +44,7 @@ Step = Literal[
     "detach_disk",
     "swap_disk",
     "grow_disk",
+    "set_shares",
     "look_connector",
     "look_migration",
     "look_console",

@@ -1,0 +1,1 @@
+"""File shares of servers: attach, list, detach."""
