@@ -42,7 +42,7 @@ _BUILD_TIME = 1_700_000_000
 
 _MODULES = (
     *("virtio_pci", "virtio_blk", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "ata_piix", "isofs", "ext4"),
-    *("virtio_console", "virtio_balloon", "virtio_rng", "evdev", "button"),
+    *("virtio_console", "virtio_balloon", "virtio_rng", "virtiofs", "evdev", "button"),
 )
 _PARTITIONS = f"""label: dos
 label-id: 0x6b696c6f
