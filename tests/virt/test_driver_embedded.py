@@ -54,19 +54,19 @@ class EmbeddedCloud:
         found: list[dict[str, Any]] = self.client().get("compute", "/os-hypervisors/detail").json()["hypervisors"]
         return found
 
-    def image(self, path: Path) -> str:
+    def image(self, path: Path, disk_format: str = "raw") -> str:
         client = self.client()
-        body = {"name": "micro", "disk_format": "raw", "container_format": "bare"}
+        body = {"name": path.stem, "disk_format": disk_format, "container_format": "bare"}
         image_id: str = client.post("image", "/images", body).json()["id"]
         headers = {"Content-Type": "application/octet-stream"}
         answer = client.request("PUT", "image", f"/images/{image_id}/file", content=path.read_bytes(), headers=headers)
         assert answer.status == 204, answer.body
         return image_id
 
-    def boot(self, image: str) -> str:
-        flavor = {"name": "micro", "ram": 64, "vcpus": 1, "disk": 1}
+    def boot(self, image: str, ram: int = 64, **keys: Any) -> str:
+        flavor = {"name": f"micro-{ram}", "ram": ram, "vcpus": 1, "disk": 1}
         flavor_id = self.client().post("compute", "/flavors", {"flavor": flavor}).json()["flavor"]["id"]
-        body = {"name": "web", "flavorRef": flavor_id, "imageRef": image, "networks": "auto"}
+        body = {"name": "web", "flavorRef": flavor_id, "imageRef": image, "networks": "auto", **keys}
         answer = self.client().post("compute", "/servers", {"server": body})
         assert answer.status == 202, answer.body
         server: str = answer.json()["server"]["id"]
