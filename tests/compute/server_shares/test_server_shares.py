@@ -66,7 +66,7 @@ def test_share_is_attached_used_and_detached(database_url: str) -> None:
             listed = await c.get(f"/share-access-rules?share_id={share_id}", root=ROOT)
             assert [rule["access_to"] for rule in listed.json()["access_list"]] == ["******"]
             refused = await c.delete(f"/shares/{share_id}", root=ROOT)
-            assert (refused.status, server_id in str(refused.body)) == (409, True)
+            assert (refused.status, server_id in str(refused.body)) == (403, True)
 
             await act(c, server_id, "os-start")
             await until_status(c, server_id, share_id, "active")

@@ -57,7 +57,7 @@ def test_locked_rule_is_hidden_and_stays(database_url: str) -> None:
             assert (await c.get(listing)).json()["access_list"][0]["access_to"] == "******"
             assert (await c.get(listing, as_="kilonova")).json()["access_list"][0]["access_to"] == "10.0.0.7"
             refused = await c.act(share_id, "deny_access", {"access_id": rule["id"]})
-            assert (refused.status, "in use" in str(refused.body)) == (409, True)
+            assert (refused.status, "in use" in str(refused.body)) == (403, True)
             forced = {"access_id": rule["id"], "unrestrict": True}
             assert (await c.act(share_id, "deny_access", forced)).status == 403
             assert (await c.act(share_id, "deny_access", forced, as_="kilonova")).status == 202

@@ -156,7 +156,7 @@ def _view(rule: AccessRule, hidden: bool) -> dict[str, object]:
         "access_type": rule.access_type,
         "access_to": _HIDDEN if hidden else rule.access_to,
         "access_level": rule.access_level,
-        "access_key": None,
+        "access_key": _HIDDEN if hidden else None,
         "state": "active",
         "metadata": rule.metadata,
         "created_at": clock.iso_micro(rule.created_at),

@@ -80,10 +80,10 @@ async def of_resource(reader: Reader, resource_id: str, action: str) -> list[Loc
 
 
 async def check_unlocked(reader: Reader, resource_id: str, action: str) -> None:
-    """Refuse (409) an action that a lock forbids."""
+    """Refuse (403) an action that a lock forbids."""
     if found := await of_resource(reader, resource_id, action):
         reasons = "; ".join(lock.reason for lock in found if lock.reason)
-        raise Conflict(
+        raise Forbidden(
             f"Resource lock/s [{', '.join(lock.id for lock in found)[:500]}] prevent {action} action."
             + (f" {reasons[:500]}" if reasons else "")
         )
@@ -100,6 +100,6 @@ async def delete_all(tx: Transaction, resource_id: str) -> None:
 
 
 def _context(ctx: Context) -> str:
-    if "service" in ctx.token.roles:
-        return "service"
-    return "admin" if ctx.may("context_is_admin") else "user"
+    if ctx.may("context_is_admin"):
+        return "admin"
+    return "service" if "service" in ctx.token.roles else "user"
