@@ -95,7 +95,7 @@ def test_revocation_holds_and_new_logins_work(
             admin = await db.fetch_value("SELECT id FROM users WHERE name = 'admin'")
 
             async def issue() -> str:
-                issued = await tokens.issue(admin, SYSTEM, ["password"], issued_at=clock.now())
+                issued = await tokens.issue(admin, SYSTEM, ["password"])
                 assert issued is not None
                 return issued[0]
 

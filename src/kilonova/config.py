@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from kilonova.config_checks import check_instance_names, check_zones
 from kilonova.config_names import ConfigError, drop_removed, new_name, use_new_names
 from kilonova.scheduler.config import SchedulerConfig
-
-# Shown for services that run no servers.
-INTERNAL_ZONE = "internal"
 
 
 class Log(msgspec.Struct, forbid_unknown_fields=True):
@@ -431,33 +429,10 @@ def load(
         config = msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"Configuration: {error}") from None
-    for setting, zones in (("zones", config.zones), ("scheduler.default_zone", [config.scheduler.default_zone])):
-        for zone in zones:
-            _check_zone(setting, zone)
-    _check_instance_names(config.compute.instance_name_template)
+    check_zones("zones", config.zones)
+    check_zones("scheduler.default_zone", [config.scheduler.default_zone])
+    check_instance_names(config.compute.instance_name_template)
     return config
-
-
-def _check_zone(setting: str, zone: str) -> None:
-    """Check the name as the API does."""
-    if zone == INTERNAL_ZONE:
-        raise ConfigError(f"Configuration: {setting}: {INTERNAL_ZONE} is the zone of internal services")
-    if not (0 < len(zone) <= 255 and ":" not in zone and zone.isprintable() and zone == zone.strip()):
-        raise ConfigError(
-            f"Configuration: {setting}: names of zones have 1 to 255 printable characters and no colon, found {zone!r}"
-        )
-
-
-def _check_instance_names(template: str) -> None:
-    try:
-        names = {template % {"uuid": digit * 36} for digit in "0f"}
-    except (KeyError, TypeError, ValueError):
-        names = set()
-    if len(names) != 2 or any(len(name) > 255 or not name.isprintable() for name in names):
-        raise ConfigError(
-            "Configuration: compute.instance_name_template: expected a text of at most 255 printable characters with"
-            f" %(uuid)s or a part of it, such as instance-%(uuid).8s, found {template[:300]!r}"
-        )
 
 
 # Settings that the environment and flags give as comma-separated lists.

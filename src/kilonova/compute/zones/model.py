@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kilonova.compute.aggregates import model as aggregates
-from kilonova.config import INTERNAL_ZONE
+from kilonova.config_checks import INTERNAL_ZONE
 from kilonova.hosts.registry import COMPUTE
 from kilonova.hosts.service import Service
 from kilonova.ids import new_id
