@@ -1428,7 +1428,7 @@ CREATE TABLE application_credential_rules (
     access_rule_id TEXT NOT NULL,
     CONSTRAINT pk_application_credential_rules PRIMARY KEY (application_credential_id, access_rule_id),
     CONSTRAINT fk_application_credential_rules_application_credential_id FOREIGN KEY(application_credential_id) REFERENCES application_credentials (id) ON DELETE CASCADE,
-    CONSTRAINT fk_application_credential_rules_access_rule_id FOREIGN KEY(access_rule_id) REFERENCES access_rules (id)
+    CONSTRAINT fk_application_credential_rules_access_rule_id FOREIGN KEY(access_rule_id) REFERENCES access_rules (id) ON DELETE CASCADE
 );
 
 CREATE INDEX ix_application_credential_rules_access_rule_id ON application_credential_rules (access_rule_id);

@@ -169,7 +169,7 @@ application_credential_rules = Table(
     "application_credential_rules",
     metadata,
     reference("application_credential_id", "application_credentials.id", ondelete="CASCADE"),
-    reference("access_rule_id", "access_rules.id"),
+    reference("access_rule_id", "access_rules.id", ondelete="CASCADE"),
     PrimaryKeyConstraint("application_credential_id", "access_rule_id"),
     Index(None, "access_rule_id"),
 )

@@ -55,7 +55,10 @@ def upgrade() -> None:
         sa.Column("application_credential_id", TEXT, nullable=False),
         sa.Column("access_rule_id", TEXT, nullable=False),
         sa.ForeignKeyConstraint(
-            ["access_rule_id"], ["access_rules.id"], name=op.f("fk_application_credential_rules_access_rule_id")
+            ["access_rule_id"],
+            ["access_rules.id"],
+            name=op.f("fk_application_credential_rules_access_rule_id"),
+            ondelete="CASCADE",
         ),
         sa.ForeignKeyConstraint(
             ["application_credential_id"],
