@@ -105,7 +105,7 @@ def test_revocation_holds_and_new_logins_work(
             await follow(sync)
             revoked.append(await issue())
             async with db.transaction() as tx:
-                await revoke(tx, f"user {admin}", clock.now(), tokens.token_seconds)
+                await revoke(tx, f"{SYSTEM.kind} {SYSTEM.id}", clock.now(), tokens.token_seconds)
             step_machine_clock(monkeypatch, -step)
             await follow(sync)
             assert [await tokens.look_up(token) for token in revoked] == [None, None]

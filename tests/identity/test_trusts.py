@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,19 @@ def test_uses_of_trust_are_counted(database_url: str, tmp_path: Path) -> None:
             assert await c.works(second)
             assert (await c.call("GET", path, u.admin)).status == 404
             assert (await c.ok("GET", TRUSTS, u.admin))["trusts"] == []
+
+    run(scenario())
+
+
+def test_last_use_is_given_once(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            u = await Users(c).create()
+            trust = await u.trust(remaining_uses=1)
+            logins = await asyncio.gather(*(u.log_in(trust["id"]) for _ in range(8)))
+            assert sorted(login.status for login in logins) == [201, *[401] * 7]
+            (token,) = [login.headers["x-subject-token"] for login in logins if login.status == 201]
+            assert await c.works(token)
 
     run(scenario())
 
