@@ -272,22 +272,49 @@ def test_token_has_current_roles(database_url: str, tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_revocation_reaches_other_processes(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("event", ["token", "password", "role", "trust", "application credential"])
+def test_end_of_rights_reaches_other_processes(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
     """At once by notification on PostgreSQL, after the cache expires on SQLite."""
 
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c, opened(database_url) as elsewhere:
             other = TokenProvider(elsewhere, KeyRing(KeyFile(tmp_path / "token-keys")))
-            demo = await c.login("demo")
-            assert await other.validate(demo) is not None
-            assert (await c.call("DELETE", "/v3/auth/tokens", demo, X_Subject_Token=demo)).status == 204
+            admin, user_id = await c.login("admin"), await c.ident("user", "demo")
+            token, path = await c.login("demo"), f"/v3/users/{user_id}"
+            if event == "trust":
+                project = await c.ident("project", "demo")
+                users = {"trustor_user_id": user_id, "trustee_user_id": user_id, "impersonation": True}
+                body = {**users, "project_id": project, "roles": [{"name": "member"}]}
+                trust = (await c.ok("POST", "/v3/OS-TRUST/trusts", token, {"trust": body}))["trust"]["id"]
+                path = f"/v3/OS-TRUST/trusts/{trust}"
+                token = await c.login("demo", {"OS-TRUST:trust": {"id": trust}})
+            elif event == "application credential":
+                path += "/application_credentials"
+                made = await c.ok("POST", path, token, {"application_credential": {"name": "ci"}})
+                given = {key: made["application_credential"][key] for key in ("id", "secret")}
+                identity = {"methods": ["application_credential"], "application_credential": given}
+                issued = await c.authenticate({"auth": {"identity": identity}})
+                token, path = issued.headers["x-subject-token"], f"{path}/{given['id']}"
+            found = await other.validate(token)
+            assert found is not None
+            assert found.roles == {"member", "reader"}
+            if event == "token":
+                assert (await c.call("DELETE", "/v3/auth/tokens", token, X_Subject_Token=token)).status == 204
+            elif event == "password":
+                await c.ok("PATCH", path, admin, {"user": {"password": "new"}})
+            elif event == "role":
+                await c.grant(admin, user_id, "demo", "member", "DELETE")
+            else:
+                await c.ok("DELETE", path, admin)
             if elsewhere.dialect == "sqlite":
                 start = clock.now()
                 monkeypatch.setattr(clock, "now", lambda: start + 10.1)
-                assert await other.validate(demo) is None
+                assert await other.validate(token) is None
                 return
             async with asyncio.timeout(60):
-                while await other.validate(demo) is not None:
+                while await other.validate(token) is not None:
                     await asyncio.sleep(0.01)
 
     run(scenario())
