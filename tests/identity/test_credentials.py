@@ -73,8 +73,11 @@ def test_ec2_credential_is_named_by_its_access_key(database_url: str, tmp_path: 
                 {"project_id": await c.ident("project", "admin")},
                 {"type": "totp"},
                 {"blob": "text"},
+                {"blob": '{"access": "OTHER", "secret": "hidden"}'},
             ):
                 assert (await c.call("PATCH", path, admin, {"credential": wrong})).status == 400, wrong
+            fresh = {"blob": '{"access": "AKEY", "secret": "fresh"}'}
+            assert (await c.ok("PATCH", path, admin, {"credential": fresh}))["credential"]["blob"] == fresh["blob"]
             # It ends with the project.
             await c.ok("DELETE", f"/v3/projects/{demo}", admin)
             assert (await c.call("GET", path, admin)).status == 404

@@ -86,8 +86,8 @@ class Credentials(Resource):
         for key in ("type", "user_id", "project_id"):
             if body.get(key, row[key]) != row[key]:
                 raise BadRequest(f"The attribute {key} of a credential cannot be changed.")
-        if row["type"] == EC2 and "blob" in body:
-            _ec2_keys(body["blob"])
+        if row["type"] == EC2 and "blob" in body and ec2_id(_ec2_keys(body["blob"])["access"]) != row["id"]:
+            raise BadRequest("blob: the access key of a credential cannot be changed, because it names the credential.")
 
 
 CREDENTIALS = Credentials()
