@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # Where distributions install virtiofsd, which is in no PATH.
 _DAEMONS = tuple(map(Path, ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")))
+# Spaces and the like in the paths of the kernel's table.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 # Guests decide about owners and modes of files; the host itself must run and open none of them.
 _MOUNT_OPTIONS = "nosuid,nodev,noexec"
 
@@ -53,7 +56,7 @@ async def mount_all(hv: Hypervisor, guest: Guest) -> None:
     for share in guest.shares:
         await asyncio.to_thread(_check, share)
         path = directory(hv, guest.id, share)
-        if share.kind == "nfs" and not os.path.ismount(path):
+        if share.kind == "nfs" and str(path) not in mount_points():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             await programs.run("mount", "-t", "nfs", "-o", _MOUNT_OPTIONS, share.location, path)
 
@@ -64,10 +67,16 @@ async def unmount_all(hv: Hypervisor, guest_id: str) -> None:
     if not root.is_dir():
         return
     for path in sorted(root.iterdir()):
-        if os.path.ismount(path):
+        if str(path) in mount_points():
             await programs.run("umount", path)
         path.rmdir()
     root.rmdir()
+
+
+def mount_points() -> set[str]:
+    """All mount points of this process. Not by `stat`, which may wait for ever for an NFS server."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines}
 
 
 def directory(hv: Hypervisor, guest_id: str, share: Share) -> Path:
