@@ -55,10 +55,12 @@ class Identity(msgspec.Struct, forbid_unknown_fields=True):
 
     `token_keys` sign tokens, newest first. Set them if API processes share no data directory; without them each process
     keeps its keys in its data directory. `credential_keys` encrypt the credentials that users store, newest first. With
-    `token_keys` they are needed to store credentials. A user can have `credentials_per_user`; -1 is unlimited.
+    `token_keys` they are needed to store credentials. A user can have `credentials_per_user`; -1 is unlimited. A
+    request that is signed with EC2 credentials is valid for `signed_request_seconds`.
     """
 
     token_seconds: int = 3600
+    signed_request_seconds: int = 900
     token_keys: list[str] = []
     credential_keys: list[str] = []
     credentials_per_user: int = 200

@@ -129,6 +129,23 @@ def test_request_signed_without_time_gets_a_token(database_url: str, tmp_path: P
     run(scenario())
 
 
+def test_signed_request_is_valid_as_long_as_the_setting_says(database_url: str, tmp_path: Path) -> None:
+    """Heat's wait conditions may take longer than 15 minutes, and their URLs have the time of their creation."""
+
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            service, keys = await c.login("kilonova"), await new_keys(c, await c.login("demo"))
+            params = signed(keys, 2)["credentials"]["params"]
+            old = signed(keys, 2, params={**params, "Timestamp": clock.iso(clock.now() - 1800)})
+            refused = await token_for(c, service, old)
+            assert refused.status == 400
+            assert "more than 900 seconds" in refused.json()["error"]["message"]
+            c.services.config.identity.signed_request_seconds = 3600
+            assert (await token_for(c, service, old)).status == 200
+
+    run(scenario())
+
+
 def test_wrong_signatures_are_refused(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:

@@ -13,8 +13,6 @@ from kilonova import clock
 from kilonova.http.errors import BadRequest
 
 V4 = "AWS4-HMAC-SHA256"
-# By how much the time of a signed request may differ from now.
-VALID_SECONDS = 900.0
 _SCOPE_PARTS = 4
 
 

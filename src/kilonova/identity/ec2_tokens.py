@@ -12,7 +12,7 @@ from kilonova.http.errors import BadRequest
 from kilonova.identity.api import Json, api
 from kilonova.identity.auth import token_view
 from kilonova.identity.credentials import CREDENTIALS, EC2, decrypt, ec2_id
-from kilonova.identity.ec2_signatures import VALID_SECONDS, SignedRequest, decode_token, s3_signature
+from kilonova.identity.ec2_signatures import SignedRequest, decode_token, s3_signature
 from kilonova.identity.logins import LoginRefused, audited_refusals
 from kilonova.identity.resources import token_validator
 from kilonova.identity.token import Scope
@@ -42,9 +42,9 @@ async def ec2_token(ctx: Context) -> Response:
     request = SignedRequest(
         given["verb"], given["host"], given["path"], given["params"], headers, given.get("body_hash", "")
     )
-    signed_at = request.signed_at()
-    if signed_at is not None and abs(signed_at - ctx.now) > VALID_SECONDS:
-        raise BadRequest(f"The request was signed more than {VALID_SECONDS:.0f} seconds before or after now.")
+    signed_at, valid_seconds = request.signed_at(), ctx.services.config.identity.signed_request_seconds
+    if signed_at is not None and abs(signed_at - ctx.now) > valid_seconds:
+        raise BadRequest(f"The request was signed more than {valid_seconds} seconds before or after now.")
     # Some clients sign the host without its port.
     requests = (request, request._replace(host=request.host.partition(":")[0]))
     return await _issue(ctx, given, lambda secret: [each.signature(secret) for each in requests])
