@@ -10,6 +10,7 @@ import pytest
 
 from tests.client_suites import lists
 from tests.client_suites.lists import Lists, judge, parse_cannot_pass
+from tests.client_suites.services.scenario import Scenario
 from tests.client_suites.suite import Outcome, all_suites, read_outcomes
 
 ROOT = Path(__file__).parents[2]
@@ -113,3 +114,41 @@ def test_plugin_writes_outcomes_and_shortens_sleeps(tmp_path: Path) -> None:
         "test_fails_in_teardown": ("failed", "ValueError: not removed"),
         "test_broken.py": ("failed", "ModuleNotFoundError: No module named 'no_such_module'"),
     }
+
+
+class ExampleScenario(Scenario):
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def test_first(self) -> None:
+        self.steps.append("first")
+
+    def test_second(self) -> None:
+        raise ValueError("boom")
+
+    def test_third(self) -> None:
+        self.steps.append("third")
+
+
+def test_scenario_ends_with_the_first_failure(tmp_path: Path) -> None:
+    scenario = ExampleScenario()
+    outcomes = scenario.run(tmp_path / "log")
+    assert [(name, each.status, each.reason) for name, each in outcomes.items()] == [
+        ("test_first", "passed", ""),
+        ("test_second", "failed", "boom"),
+    ]
+    assert scenario.steps == ["first"]
+    assert "ValueError: boom" in (tmp_path / "log").read_text()
+
+
+def test_scenario_runs_what_the_selected_test_builds_on(tmp_path: Path) -> None:
+    outcomes = ExampleScenario().run(tmp_path / "log", "third")
+    assert {name: each.status for name, each in outcomes.items()} == {"test_second": "failed"}
+    assert {name: each.status for name, each in ExampleScenario().run(tmp_path / "log", "first").items()} == {
+        "test_first": "passed"
+    }
+
+
+def test_suites_of_services_run_only_by_name() -> None:
+    found = all_suites()
+    assert [(found[name].is_default, found[name].in_ci) for name in ("heat", "watcher")] == [(False, "")] * 2

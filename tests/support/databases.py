@@ -20,7 +20,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -114,12 +114,24 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[PostgresServer]:
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    if not programs:
+    programs = find_postgresql()
+    if programs is None:
         if os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
             pytest.fail("PostgreSQL is not installed, and KILONOVA_REQUIRE_ALL=1")
         pytest.skip("PostgreSQL is not installed (/usr/lib/postgresql/*/bin)")
-    server = PostgresServer(programs[-1].parent)
+    with temporary_postgresql(programs) as server:
+        yield server
+
+
+def find_postgresql() -> Path | None:
+    """The directory of the newest server's programs."""
+    return max((path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")), default=None)
+
+
+@contextmanager
+def temporary_postgresql(programs: Path) -> Iterator[PostgresServer]:
+    """A server with the programs of this directory."""
+    server = PostgresServer(programs)
     atexit.register(server.remove)
     try:
         server.initialise()

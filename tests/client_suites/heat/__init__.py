@@ -1,0 +1,1 @@
+"""Heat beside a cloud, and the stacks that its scenario creates."""

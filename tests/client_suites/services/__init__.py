@@ -1,0 +1,1 @@
+"""Services of other projects that run beside a cloud: their environments, processes, broker and users."""

@@ -1,0 +1,1 @@
+"""Watcher beside a cloud with two zones."""
