@@ -64,6 +64,19 @@ class Trusts(Resource):
     async def find(self, ctx: Context, db: Reader, item_id: str) -> Row | None:
         return await db.fetch_one(f"SELECT * FROM trusts WHERE id = $1 AND {_IS_VALID.format('$2')}", item_id, ctx.now)
 
+    async def get(self, ctx: Context, db: Reader, item_id: str, rule: str | None = None, *, verb: str = "get") -> Row:
+        """The trust. 404 also for a trust of others: clients delete trusts that may be deleted already."""
+        row = await self.find(ctx, db, item_id)
+        if row is None:
+            raise not_found(self.noun, item_id)
+        try:
+            ctx.authorize(rule or self.rule(verb), self.target(item_id, row))
+        except Forbidden:
+            if ctx.token.user_id == row["trustee_user_id"]:
+                raise
+            raise not_found(self.noun, item_id) from None
+        return row
+
     def authorize_list(self, ctx: Context) -> None:
         """Trustor and trustee may list the trusts that they have together."""
         rules: list[tuple[str, Json]] = [
