@@ -434,6 +434,21 @@ def test_openstack_command_manages_trusts(server: Server, command: Command) -> N
     assert command("trust", "show", made["id"]) == 1
 
 
+def test_openstack_command_manages_trusts_of_an_ordinary_user(server: Server, command: Command) -> None:
+    as_demo = {"user": "demo", "project": "demo"}
+    ids = command("token", "issue", **as_demo)
+    trustee = command("user", "show", "demo-reader")["id"]
+    # Without the right to look names up, the client takes them for ids.
+    member = command("role", "show", "member")["id"]
+    words = ("--project", ids["project_id"], "--role", member, ids["user_id"], trustee)
+    made = command("trust", "create", *words, **as_demo)
+    listed = command("trust", "list", "--trustor", ids["user_id"], **as_demo)
+    assert [entry["ID"] for entry in listed] == [made["id"]]
+    assert command("trust", "show", made["id"], user="demo-reader", project="demo")["is_impersonation"] is False
+    assert not command("trust", "delete", made["id"], "--quiet", **as_demo)
+    assert command("trust", "show", made["id"], **as_demo) == 1
+
+
 def test_openstack_command_shows_objects_by_id_with_a_domain(server: Server, command: Command) -> None:
     for noun, name in (("user", "demo"), ("project", "demo")):
         found = command(noun, "show", name, "--domain", "Default")
