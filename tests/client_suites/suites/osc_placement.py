@@ -12,4 +12,5 @@ SUITE = PytestSuite(
     # The tests expect an empty placement.
     options=("--hosts", "0"),
     python_path=(MODULES,),
+    in_ci=r"test_(allocation|inventory|resource_provider)\.py",
 )
