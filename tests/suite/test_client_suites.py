@@ -10,8 +10,10 @@ import pytest
 
 from tests.client_suites import lists
 from tests.client_suites.lists import Lists, judge, parse_cannot_pass
+from tests.client_suites.run import recheck
 from tests.client_suites.services.scenario import Scenario
-from tests.client_suites.suite import Outcome, all_suites, read_outcomes
+from tests.client_suites.suite import Outcome, Suite, all_suites, read_outcomes
+from tests.support.recheck import Flaky
 
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED, SKIPPED = Outcome("passed"), Outcome("failed", "boom"), Outcome("skipped", "no Swift")
@@ -97,6 +99,28 @@ def test_lists_of_a_suite_can_be_read_and_do_not_overlap(name: str) -> None:
 
 def test_every_directory_of_lists_belongs_to_a_suite() -> None:
     assert {path.name for path in lists.LISTS_DIRECTORY.iterdir()} == set(all_suites())
+
+
+class ScriptedSuite(Suite):
+    """Each run has the next of these outcomes of the only test."""
+
+    def __init__(self, *statuses: str) -> None:
+        super().__init__("scripted")
+        self.statuses = iter(statuses)
+
+    def run(self, only: str = "") -> dict[str, Outcome]:
+        assert only == "^a::one\\[x\\]$"
+        return {"a::one[x]": Outcome(next(self.statuses))}
+
+
+def test_test_that_passes_three_times_alone_is_flaky() -> None:
+    suite = ScriptedSuite("passed", "passed", "passed")
+    assert recheck(suite, {"a::one[x]": FAILED}) == [Flaky("a::one[x]", "scripted: failed: boom")]
+
+
+@pytest.mark.parametrize("status", ["failed", "skipped"])
+def test_test_that_does_not_pass_alone_is_not_flaky(status: str) -> None:
+    assert recheck(ScriptedSuite("passed", status), {"a::one[x]": FAILED}) == []
 
 
 def test_plugin_writes_outcomes_and_shortens_sleeps(tmp_path: Path) -> None:
