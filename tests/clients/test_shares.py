@@ -26,7 +26,9 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudProcess]:
 
 @pytest.fixture
 def session(openstack: Path, cloud: CloudProcess, tmp_path: Path) -> Iterator[OpenstackSession]:
-    with OpenstackSession(openstack, cloud, tmp_path, OS_COMPUTE_API_VERSION="2.97") as opened:
+    with OpenstackSession(
+        openstack, cloud, tmp_path, OS_COMPUTE_API_VERSION="2.97", OS_SHARE_API_VERSION="2.82"
+    ) as opened:
         yield opened
 
 
@@ -40,7 +42,7 @@ def wait(session: OpenstackSession, met: Callable[[], Any]) -> Any:
 
 def test_share_commands(session: OpenstackSession) -> None:
     created = session.run_json("share create NFS 1 --name data --property a=b --wait")
-    assert (created["status"], created["share_proto"], created["properties"]) == ("available", "NFS", "a='b'")
+    assert (created["status"], created["share_proto"], created["metadata"]) == ("available", "NFS", {"a": "b"})
     assert [share["Name"] for share in session.run_json("share list")] == ["data"]
     (location,) = session.run_json("share export location list data")
     assert str(location["Path"]).endswith(created["id"])
@@ -54,10 +56,11 @@ def test_share_commands(session: OpenstackSession) -> None:
     session.send(f"share access delete data {rule['id']}")
     lock = session.run_json("share lock create data share --reason keep")
     assert [each["Resource Id"] for each in session.run_json("share lock list")] == [created["id"]]
-    session.send(f"share lock delete {lock['ID'] if 'ID' in lock else lock['id']}")
+    session.send(f"share lock delete {lock['id']}")
     assert [each["Name"] for each in session.run_json("share type list")] == ["default"]
     assert {each["Binary"] for each in session.run_json("share service list")} == {"manila-scheduler", "manila-share"}
-    assert session.run_json("share quota show")["shares"] == 50
+    project = session.run_json("project show admin")["id"]
+    assert session.run_json(f"share quota show {project}")["shares"] == 50
     assert session.run_json("share availability zone list")[0]["Name"] == "nova"
     session.send("share delete data --wait")
     wait(session, lambda: session.run_json("share list") == [])

@@ -15,6 +15,7 @@ RULES: tuple[Rule, ...] = (
         ("delete", MEMBER_OR_ADMIN, "Delete a share."),
         ("force_delete", ADMIN, "Delete a share whatever its status."),
         ("reset_status", ADMIN, "Set the status of a share."),
+        ("reset_task_state", ADMIN, "Clear the task state of a share."),
         ("extend", MEMBER_OR_ADMIN, "Extend a share."),
         ("force_extend", ADMIN, "Extend a share without the scheduler."),
         ("shrink", MEMBER_OR_ADMIN, "Shrink a share."),

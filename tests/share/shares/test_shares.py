@@ -82,6 +82,7 @@ def test_list_filters_sorts_and_pages(sqlite_url: str) -> None:
             assert await found("status=creating") == []
             assert await found("share_proto=nfs&name=s1") == ["s1"]
             assert await found("share_proto=CEPHFS") == []
+            assert await found("is_soft_deleted=True") == []
             assert await found(f"export_location_id={ids[0]}") == ["s1"]
             counted = (await c.get("/shares/detail?with_count=true&limit=1")).json()
             assert (counted["count"], len(counted["shares"])) == (3, 1)
@@ -160,6 +161,10 @@ def test_status_is_reset_by_administrators(sqlite_url: str) -> None:
             reset = {"status": "error"}
             assert (await c.act(share_id, "reset_status", reset)).status == 403
             assert (await c.act(share_id, "reset_status", reset, as_="admin")).status == 202
+            assert (await c.act(share_id, "reset_task_state", {"task_state": None})).status == 403
+            assert (await c.act(share_id, "reset_task_state", {"task_state": None}, as_="admin")).status == 202
+            migrating = {"task_state": "migration_starting"}
+            assert (await c.act(share_id, "reset_task_state", migrating, as_="admin")).status == 400
             assert (await c.act(share_id, "extend", {"new_size": 4})).status == 400
             assert (await c.act(share_id, "force_delete", as_="admin")).status == 202
             await c.gone(f"/shares/{share_id}")

@@ -108,6 +108,12 @@ async def reset_status(ctx: Context, share_id: str) -> None:
         await model.change(tx, share_id, {"status": status})
 
 
+@share_action("reset_task_state", checks=[RULE + "reset_task_state"], body=schemas.RESET_TASK_STATE, status=202)
+async def reset_task_state(ctx: Context, share_id: str) -> None:
+    """Clear the task state of a share. Shares do not migrate, so none has another one."""
+    await model.find(ctx, ctx.db, share_id, rule=RULE + "reset_task_state")
+
+
 @share_action("extend", checks=[RULE + "extend", RULE + "force_extend"], body=schemas.EXTEND, status=202)
 async def extend(ctx: Context, share_id: str) -> None:
     """Extend a share."""

@@ -54,7 +54,9 @@ def _conditions(ctx: Context) -> Conditions:
         conditions.add("name LIKE ? ESCAPE '\\'", f"%{escaped}%")
     if (share_id := ctx.query_one("export_location_id")) is not None:
         conditions.add("id = ? AND export_path IS NOT NULL", share_id)
-    # All shares have the same protocol and type.
+    # The service has no recycle bin, and all shares have the same protocol and type.
+    if is_true(ctx.query_one("is_soft_deleted")):
+        conditions.add("FALSE")
     if (ctx.query_one("share_proto") or model.PROTOCOL).upper() != model.PROTOCOL:
         conditions.add("FALSE")
     if ctx.query_one("share_type_id") not in (None, types.DEFAULT_ID):

@@ -43,6 +43,7 @@ UPDATE = request_body(
 )
 METADATA_BODY = closed_object({"metadata": METADATA}, ["metadata"])
 ITEM_BODY = closed_object({"meta": {**METADATA, "minProperties": 1, "maxProperties": 1}}, ["meta"])
+RESET_TASK_STATE: Schema = closed_object({"task_state": {"type": "null"}}, ["task_state"])
 EXTEND = closed_object({"new_size": SIZE, "force": BOOLEAN}, ["new_size"])
 SHRINK = closed_object({"new_size": SIZE}, ["new_size"])
 RESET: Schema = closed_object(
@@ -60,6 +61,7 @@ LIST: dict[str, Schema] = {
     "name": STRING,
     "name~": STRING,
     "status": STRING,
+    "is_soft_deleted": BOOLEAN,
     "share_proto": STRING,
     "share_type_id": STRING,
     "export_location_path": STRING,
