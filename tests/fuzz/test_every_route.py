@@ -83,6 +83,8 @@ MISSING_CONSOLES = {"GET /os-console-auth-tokens/{token}", "GET /servers/{server
 MISSING_RESOURCES = {
     *("GET /os-hypervisors/{hypervisor_id}/search", "GET /os-hypervisors/{hypervisor_id}/servers"),
     *("GET /os-snapshots/{snapshot_id}", "GET /os-floating-ips/{id}"),
+    # A server with shares refuses most actions.
+    "GET /servers/{server_id}/shares/{share_id}",
 }
 Before = Callable[[Route], Awaitable[None]]
 UNLIMITED = {f"quota__{name}": -1 for name in ("instances", "cores", "ram")}
