@@ -82,6 +82,15 @@ def test_only_administrators_share_networks_and_choose_segments(database_url: st
             assert await cloud.refused("POST", "/networks", several, "admin") == (409, "VlanIdInUse")
             segments = {(await cloud.create("network", "admin"))["provider:segmentation_id"] for _ in range(5)}
             assert len(segments) == 5
+            # Heat sends a text.
+            vlan["provider:segmentation_id"] = "77"
+            assert (await cloud.create("network", "admin", **vlan))["provider:segmentation_id"] == 77
+            for kind, segment in (("vlan", 0), ("vlan", "4095"), ("vlan", "x"), ("vxlan", "0"), ("vxlan", 2**24)):
+                attributes = {"provider:network_type": kind, "provider:segmentation_id": segment}
+                if kind == "vlan":
+                    attributes["provider:physical_network"] = "p"
+                refused = await cloud.refused("POST", "/networks", {"network": attributes}, "admin")
+                assert refused == (400, "HTTPBadRequest" if segment == "x" else "InvalidInput"), attributes
 
     asyncio.run(scenario())
 

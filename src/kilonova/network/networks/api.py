@@ -41,7 +41,8 @@ CREATE = create_body(
         **_CHANGEABLE,
         "provider:network_type": {"enum": [*TYPES, None]},
         "provider:physical_network": {"type": ["string", "null"], "maxLength": 255},
-        "provider:segmentation_id": {"type": ["integer", "null"], "minimum": 1, "maximum": 2**24 - 1},
+        # Heat sends a text. The type of the network decides about the range.
+        "provider:segmentation_id": {"type": ["integer", "string", "null"], "pattern": "^[0-9]{1,8}$"},
         "availability_zone_hints": ZONE_HINTS,
     },
 )

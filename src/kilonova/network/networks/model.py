@@ -17,6 +17,7 @@ from kilonova.store import Reader, Transaction
 
 OVERLAY = "vxlan"
 MAX_OVERLAY_ID = 2**24 - 1
+MAX_VLAN_ID = 4094
 # The overlay adds 50 bytes of outer headers to each packet.
 OVERLAY_MTU = 1450
 PHYSICAL_MTU = 1500
@@ -75,15 +76,17 @@ def new_network(project_id: str, body: Mapping[str, Any], now: float) -> Network
 def _provider_attributes(body: Mapping[str, Any]) -> tuple[str, str, int | None]:
     kind = body.get("provider:network_type") or OVERLAY
     physical = body.get("provider:physical_network") or ""
-    segment = body.get("provider:segmentation_id")
+    given = body.get("provider:segmentation_id")
+    segment = None if given is None else int(given)
     if kind in ("flat", "vlan") and not physical:
         raise invalid(f"provider:physical_network required for {kind} networks")
     if kind not in ("flat", "vlan") and physical:
         raise invalid(f"provider:physical_network specified for {kind} network")
     if kind in ("flat", "local") and segment is not None:
         raise invalid(f"provider:segmentation_id specified for {kind} network")
-    if kind == "vlan" and (segment is None or segment > 4094):
-        raise invalid("provider:segmentation_id of a vlan network must be from 1 to 4094")
+    last = MAX_VLAN_ID if kind == "vlan" else MAX_OVERLAY_ID
+    if (kind == "vlan" or segment is not None) and segment not in range(1, last + 1):
+        raise invalid(f"provider:segmentation_id of a {kind} network must be from 1 to {last}")
     return kind, physical, segment
 
 
