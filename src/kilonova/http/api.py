@@ -159,7 +159,8 @@ class Api:
 
     A `strict` API checks a request in this order: accepts JSON (406), policy (403), content type (415), body (400).
     It answers 405 for a known path at every version.
-    Without `trailing_slash`, a path that ends in a slash is not found.
+    Without `trailing_slash`, a path that ends in a slash is not found. With `html_errors`, errors are HTML for clients
+    that accept it and do not name JSON.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class Api:
         project_in_path: bool = False,
         body_limit: int | None = None,
         versioned_errors: VersionedFault | None = None,
+        html_errors: bool = False,
         version_header: str = "OpenStack-API-Version",
         version_pattern: re.Pattern[str] = _VERSION,
         strict: bool = False,
@@ -192,6 +194,7 @@ class Api:
         self.prefix = prefix
         self.errors = errors
         self.versioned_errors = versioned_errors
+        self.html_errors = html_errors
         self.version_header, self.version_pattern = version_header, version_pattern
         self.strict = strict
         # Content types of JSON bodies.

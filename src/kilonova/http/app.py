@@ -30,7 +30,7 @@ from kilonova.http.errors import (
     UnsupportedMediaType,
 )
 from kilonova.http.json_body import MAX_VALUES, check_text, parse_json
-from kilonova.http.media_types import HTML, JSON, accepts_media_type, error_page
+from kilonova.http.media_types import HTML, JSON, accepts_media_type, error_page, prefers_html
 from kilonova.http.origin import Origin, request_origin
 from kilonova.http.rate_limits import rate_limits_of
 from kilonova.http.schema import prune_for_v2
@@ -345,8 +345,10 @@ class _Request:
     def error_response(self, error: HttpError) -> Response:
         if len(error.message) > _MAX_TEXT_LENGTH:
             error.message = error.message[:_MAX_TEXT_LENGTH] + "…"  # it may quote a very long path segment
+        accept = self.headers.get("accept")
+        if self.api is not None and self.api.html_errors and prefers_html(accept):
+            return error_page(error, HTML)
         if self.api is not None and self.api.versioned_errors is not None and self.ctx is not None:
-            accept = self.headers.get("accept")
             if not accepts_media_type(accept, JSON):
                 return error_page(error, HTML if accepts_media_type(accept, HTML) else "text/plain")
             return Response(self.api.versioned_errors(error, self.ctx), error.status, error.headers)

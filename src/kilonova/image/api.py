@@ -12,4 +12,5 @@ def fault(error: HttpError, request_id: str) -> dict[str, object]:
     return {"code": f"{error.status} {error.title}", "title": error.title, "message": error.message}
 
 
-api = Api("image", prefix="/image", errors=fault, body_limit=BODY_LIMIT)
+# python-glanceclient accepts everything, and expects errors as HTML: it cannot read Glance's own JSON format.
+api = Api("image", prefix="/image", errors=fault, html_errors=True, body_limit=BODY_LIMIT)
