@@ -12,7 +12,7 @@ from keystoneclient.contrib.ec2.utils import Ec2Signer
 
 from kilonova import clock
 from kilonova.http.client import ClientResponse
-from tests.identity.support import REFUSED, Cloud, cloud
+from tests.identity.support import REFUSED, SYSTEM, Cloud, cloud, project_scope, token_auth
 from tests.support import run
 
 
@@ -105,6 +105,25 @@ def test_signed_request_gets_a_token(database_url: str, tmp_path: Path) -> None:
             without = signed(keys, 2, host="ec2.test")
             without["credentials"]["host"] = "ec2.test:8773"
             assert (await token_for(c, service, without)).status == 200
+
+    run(scenario())
+
+
+def test_token_of_ec2_credential_is_for_one_project_only(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            service, admin = await c.login("kilonova"), await c.login("admin")
+            own = await c.ident("user", "admin"), await c.ident("project", "admin")
+            issued = await token_for(c, service, signed(await new_keys(c, admin, *own), 4))
+            token = issued.headers["x-subject-token"]
+            same = await c.authenticate(token_auth(token, project_scope("admin")))
+            unscoped = await c.authenticate(token_auth(token, "unscoped"))
+            for response in (same, unscoped):
+                assert response.status == 201, response.body
+            for parent in (token, same.headers["x-subject-token"], unscoped.headers["x-subject-token"]):
+                for scope in (SYSTEM, {"domain": {"id": "default"}}):
+                    assert (await c.authenticate(token_auth(parent, scope))).status == 403
+            assert (await c.authenticate(token_auth(await c.login("admin"), SYSTEM))).status == 201
 
     run(scenario())
 

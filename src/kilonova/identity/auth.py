@@ -143,6 +143,8 @@ async def _scope_of(db: Database, kind: str, requested: Json) -> Scope | None:
 
 async def _issue(ctx: Context, proven: list[ProvenUser], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
     parent = next((user.parent for user in proven if user.parent), None)
+    if parent is not None and parent.is_delegated and scope not in (parent.scope, UNSCOPED):
+        raise Forbidden("A token of an EC2 credential is for one project only.")
     token_epoch = min(user.token_epoch for user in proven)
     return await token_validator(ctx).issue(proven[0].user_id, scope, methods, token_epoch=token_epoch, parent=parent)
 
