@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.cloud_process import CloudProcess, kilonova
+from tests.support.cloud_process import Client, CloudProcess, kilonova
 
 OPENSTACK = Path(sys.executable).with_name("openstack")
 NEW = "a new password, not generated"
@@ -67,29 +68,34 @@ def test_password_in_secrets_file_is_used_again(tmp_path: Path) -> None:
         assert cloud.client("kilonova").get("compute", "/servers").status == 200
 
 
+def statuses_of_logins(admin: Client, clients: Sequence[Client]) -> Counter[int]:
+    """Log the clients' user in by each of them, over and over, while another role of the user is given and removed."""
+    (user,) = {client.auth["username"] for client in clients}
+    role_id = admin.post("identity", "/roles", {"role": {"name": "other"}}).json()["role"]["id"]
+    user_id = admin.get("identity", f"/users?name={user}").json()["users"][0]["id"]
+    path = f"/projects/{clients[0].project_id}/users/{user_id}/roles/{role_id}"
+    statuses: Counter[int] = Counter()
+    over = threading.Event()
+
+    def log_in(client: Client) -> None:
+        while not over.is_set():
+            statuses[client.log_in().status] += 1
+
+    threads = [threading.Thread(target=log_in, args=[client]) for client in clients]
+    for thread in threads:
+        thread.start()
+    removals = 0
+    while removals < 20 or statuses.total() < 40:
+        assert admin.put("identity", path, None).status == 204
+        assert admin.delete("identity", path).status == 204
+        removals += 1
+    over.set()
+    for thread in threads:
+        thread.join()
+    return statuses
+
+
 def test_every_login_succeeds_while_another_role_of_the_user_is_removed(tmp_path: Path) -> None:
     with CloudProcess(tmp_path / "data") as cloud:
-        admin, demo = cloud.client("kilonova"), cloud.client()
-        role_id = admin.post("identity", "/roles", {"role": {"name": "other"}}).json()["role"]["id"]
-        user_id = admin.get("identity", "/users?name=demo").json()["users"][0]["id"]
-        path = f"/projects/{demo.project_id}/users/{user_id}/roles/{role_id}"
-        statuses: Counter[int] = Counter()
-        over = threading.Event()
-
-        def log_in() -> None:
-            client = cloud.client()
-            while not over.is_set():
-                statuses[client.log_in().status] += 1
-
-        threads = [threading.Thread(target=log_in) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        removals = 0
-        while removals < 20 or statuses.total() < 40:
-            assert admin.put("identity", path, None).status == 204
-            assert admin.delete("identity", path).status == 204
-            removals += 1
-        over.set()
-        for thread in threads:
-            thread.join()
+        statuses = statuses_of_logins(cloud.client("kilonova"), [cloud.client() for _ in range(3)])
         assert set(statuses) == {201}, statuses

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_passwords import statuses_of_logins
 from tests.support.cloud_process import CloudProcess, NotStarted, kilonova
 
 pytestmark = pytest.mark.parametrize("empty_url", ["postgresql"], indirect=True)
@@ -41,6 +42,17 @@ def test_api_and_workers_as_separate_processes(tmp_path: Path, empty_url: str) -
             first.kill()
             client.wait(client.boot("after-kill"), status="ACTIVE")
             assert second.stop() == 0
+
+
+def test_every_login_succeeds_while_another_process_removes_a_role(tmp_path: Path, empty_url: str) -> None:
+    data, database = tmp_path / "data", ("--database", empty_url)
+    with CloudProcess(data, *database, command=("api",), fresh=True) as first:
+        admin, clients = first.client("kilonova"), [first.client()]
+        with CloudProcess(data, *database, command=("api",)) as second:
+            assert second.endpoints["identity"] != admin.endpoints["identity"]
+            clients += [second.client(), second.client()]
+            statuses = statuses_of_logins(admin, clients)
+            assert set(statuses) == {201}, statuses
 
 
 def test_dry_run_in_api_process(tmp_path: Path, empty_url: str) -> None:
