@@ -77,7 +77,12 @@ def settings(cloud: CloudProcess, workspace: Path) -> configparser.ConfigParser:
                 "tempest_roles": "member",
             },
             "identity": {"auth_version": "v3", "uri_v3": cloud.endpoints["auth_url"], "region": "RegionOne"},
-            "identity-feature-enabled": {"api_v2": "false"},
+            "identity-feature-enabled": {
+                "api_v2": "false",
+                "trust": "true",
+                "application_credentials": "true",
+                "access_rules": "true",
+            },
             "service_available": {
                 "nova": "true",
                 "glance": "true",
