@@ -38,6 +38,7 @@ CLOUD = [
     ({"messaging__url": "ws://[fd00::1]:80"}, "messaging.url", "tls://"),
     ({"volume__nbd_address": "10.0.0.1"}, "volume.nbd_address", "volume.nbd_tls"),
     ({"volume__url": "http://cinder.example:8776"}, "volume.url", "https://"),
+    ({"share__url": "http://manila.example:8786"}, "share.url", "https://"),
 ]
 AGENT = [
     ({"agent__image_url": "http://10.0.0.1:8774/image"}, "agent.image_url", "agent.image_ca_file"),
@@ -87,6 +88,7 @@ def test_agent_does_not_start_without_encryption() -> None:
         {"messaging__url": "nats://10.0.0.1:4222", "messaging__ca_file": "ca.pem"},
         {"volume__nbd_address": "10.0.0.1", "volume__nbd_tls": "/etc/pki/qemu"},
         {"volume__url": "https://cinder.example:8776"},
+        {"share__url": "https://manila.example:8786"},
     ],
 )
 def test_encrypted_and_loopback_settings_of_cloud_are_allowed(flags: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova import compute, volume
+from kilonova import compute, share, volume
 from kilonova.config import load
 from kilonova.http import App
 from kilonova.http.client import ClientResponse, InProcess
@@ -21,11 +21,11 @@ from tests.support import run
 from tests.support.addresses import caller_at
 from tests.support.cloud import Tokens
 
-BUILDERS = (compute.build, volume.build, build_image, build_network, build_identity, build_placement)
+BUILDERS = (compute.build, volume.build, build_image, build_network, build_identity, build_placement, share.build)
 # None of these needs a database before the limit.
 PATHS = (
     *("/compute/v2.1/none", "/volume/v3/none", "/image/v2/none", "/network/v2.0/none"),
-    *("/identity/v3/none", "/placement/none"),
+    *("/identity/v3/none", "/placement/none", "/share/v2/none"),
 )
 
 

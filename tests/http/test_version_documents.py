@@ -13,8 +13,17 @@ def test_head_and_options_are_answered_as_get() -> None:
         caller = InProcess(app)
         paths = [f"/{prefix}{route.path}" for prefix, api in app.apis.items() for route in api.document_routes.values()]
         roots = {path for path in paths if path.count("/") == 2 and path.endswith("/")}
-        assert roots == {"/compute/", "/identity/", "/image/", "/network/", "/volume/"}
-        assert {"/compute/v2", "/compute/v2.1", "/identity/v3", "/image/v2", "/network/v2.0", "/volume/v3"} <= {*paths}
+        assert roots == {"/compute/", "/identity/", "/image/", "/network/", "/share/", "/volume/"}
+        versions = {
+            "/compute/v2",
+            "/compute/v2.1",
+            "/identity/v3",
+            "/image/v2",
+            "/network/v2.0",
+            "/share/v2",
+            "/volume/v3",
+        }
+        assert versions <= {*paths}
         for path in paths:
             for spelling in (path, path.rstrip("/"), path.rstrip("/") + "/"):
                 shown = await caller.request("GET", spelling)

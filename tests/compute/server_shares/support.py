@@ -35,6 +35,7 @@ async def insert_server_share(tx: Transaction, server_id: str, share_id: str, st
         tag="data",
         share_proto="NFS",
         export_location="machine:/path",
+        built_in=True,
         access_to="127.0.0.1",
         status=status,
         created_at=1.0,

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from kilonova.hosts.messages import Share
 from kilonova.ids import new_id
+from kilonova.share.client import ShareClient
 from tests.compute.operations.support import (
     SHORT_HOST_TIMEOUT,
     finish_operations,
@@ -35,6 +36,7 @@ from tests.support import run
 from tests.support.cloud import fault
 from tests.support.full_cloud import TIMEOUT_SECONDS, FullCloud, full_cloud
 from tests.support.route_coverage import proves
+from tests.volume.test_client import Scripted
 
 SHARES = [Share(share_id="s", tag="s", kind="directory", location="machine:/path")]
 
@@ -246,6 +248,20 @@ def test_share_that_the_host_refuses_is_in_error(sqlite_url: str) -> None:
             assert (await detach(c, server_id, share_id)).status == 200
             await c.gone(f"/servers/{server_id}/shares/{share_id}", version=VERSION)
             await attach_settled(c, server_id, share_id)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("answered", "expected"), [(503, 503), (403, 403)])
+def test_errors_of_the_share_service_are_shown(answered: int, expected: int, sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            share_id, server_id = await make_share(c), await boot_stopped(c)
+            scripted = Scripted(answered, {"error": {"message": "not now"}})
+            c.services.share = ShareClient(scripted)  # type: ignore[arg-type]
+            answer = await attach(c, server_id, share_id)
+            assert answer.status == expected, answer.body
+            assert (await c.get(f"/servers/{server_id}/shares", version=VERSION)).json() == {"shares": []}
 
     run(scenario())
 

@@ -172,6 +172,21 @@ def test_status_is_reset_by_administrators(sqlite_url: str) -> None:
     run(scenario())
 
 
+def test_share_without_disk_space_is_in_error(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with share_cloud(sqlite_url, reserved_disk_gb=1e9) as c:
+            made = await c.post("/shares", {"share": {"share_proto": "NFS", "size": 1}})
+            path = f"/shares/{made.json()['share']['id']}"
+            await c.until(path, lambda shown: shown["status"] == "error")
+            assert (await c.get(f"{path}/export_locations")).json() == {"export_locations": []}
+            reset = await c.post(f"{path}/action", {"reset_status": {"status": "available"}}, as_="admin")
+            assert (reset.status, "has no directory" in str(reset.body)) == (400, True)
+            assert (await c.delete(path)).status == 202
+            await c.gone(path)
+
+    run(scenario())
+
+
 def test_older_versions_hide_what_is_newer(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(sqlite_url) as c:

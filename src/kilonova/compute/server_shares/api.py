@@ -126,6 +126,7 @@ async def _new(ctx: Context, tx: Transaction, server: Server, share: Share, loca
         tag=tag,
         share_proto=model.NFS,
         export_location=location,
+        built_in=not ctx.services.config.share.url,
         access_to=str(await tx.fetch_value("SELECT host_ip FROM hypervisors WHERE host = $1", server.host)),
         status=model.ATTACHING,
         created_at=ctx.now,

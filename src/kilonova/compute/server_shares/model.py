@@ -19,7 +19,10 @@ NFS = "NFS"
 
 
 class ServerShare(Record, frozen=True):
-    """`access_to` is the address of the server's host, which the share's access rule names."""
+    """`access_to` is the address of the server's host, which the share's access rule names.
+
+    `built_in`: the export location is a directory of the built-in service.
+    """
 
     table: ClassVar[str] = "server_shares"
 
@@ -29,6 +32,7 @@ class ServerShare(Record, frozen=True):
     tag: str
     share_proto: str
     export_location: str
+    built_in: bool
     access_to: str
     status: str
     created_at: float
@@ -86,10 +90,14 @@ def shown_status(share: ServerShare, *, running: bool) -> str:
     return ACTIVE if running else INACTIVE
 
 
-def messages_of(shares: Iterable[ServerShare], *, built_in: bool) -> list[messages.Share]:
-    """The shares for a host. The shares of the built-in service are directories."""
-    kind: messages.ShareKind = "directory" if built_in else "nfs"
+def messages_of(shares: Iterable[ServerShare]) -> list[messages.Share]:
+    """The shares for a host."""
     return [
-        messages.Share(share_id=share.share_id, tag=share.tag, kind=kind, location=share.export_location)
+        messages.Share(
+            share_id=share.share_id,
+            tag=share.tag,
+            kind="directory" if share.built_in else "nfs",
+            location=share.export_location,
+        )
         for share in shares
     ]

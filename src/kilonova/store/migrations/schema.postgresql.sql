@@ -966,6 +966,7 @@ CREATE TABLE server_shares (
     tag TEXT COLLATE "C" NOT NULL,
     share_proto TEXT COLLATE "C" NOT NULL,
     export_location TEXT COLLATE "C" NOT NULL,
+    built_in BOOLEAN NOT NULL,
     access_to TEXT COLLATE "C" NOT NULL,
     status TEXT COLLATE "C" NOT NULL,
     created_at DOUBLE PRECISION NOT NULL,

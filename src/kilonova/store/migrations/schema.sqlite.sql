@@ -960,6 +960,7 @@ CREATE TABLE server_shares (
     tag TEXT NOT NULL,
     share_proto TEXT NOT NULL,
     export_location TEXT NOT NULL,
+    built_in BOOLEAN NOT NULL,
     access_to TEXT NOT NULL,
     status TEXT NOT NULL,
     created_at DOUBLE NOT NULL,

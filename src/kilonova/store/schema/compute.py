@@ -347,6 +347,8 @@ server_shares = Table(
     string("tag"),
     string("share_proto"),
     string("export_location"),
+    # Whether the export location is a directory of the built-in service.
+    flag("built_in"),
     # The host's address, as the access rule has it.
     string("access_to"),
     string("status"),

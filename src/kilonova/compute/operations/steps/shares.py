@@ -76,8 +76,7 @@ async def set_shares(op: Operation, server_id: str, *, also: ServerShare | None 
     attached = [share for share in await model.of_server(op.db, server_id) if share.status == model.ATTACHED]
     if also is not None and all(share.id != also.id for share in attached):
         attached.append(also)
-    built_in = not op.services.config.share.url
-    return SetShares(guest_id=server_id, shares=model.messages_of(attached, built_in=built_in))
+    return SetShares(guest_id=server_id, shares=model.messages_of(attached))
 
 
 async def release_all(op: Operation) -> None:

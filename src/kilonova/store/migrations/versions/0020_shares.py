@@ -62,6 +62,7 @@ def upgrade() -> None:
         sa.Column("tag", TEXT, nullable=False),
         sa.Column("share_proto", TEXT, nullable=False),
         sa.Column("export_location", TEXT, nullable=False),
+        sa.Column("built_in", sa.Boolean(), nullable=False),
         sa.Column("access_to", TEXT, nullable=False),
         sa.Column("status", TEXT, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
