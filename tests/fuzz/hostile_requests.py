@@ -15,6 +15,7 @@ LISTS = (
     *("/volume/v3/volumes/detail", "/volume/v3/snapshots", "/volume/v3/types", "/image/v2/images"),
     *("/network/v2.0/networks", "/network/v2.0/ports", "/network/v2.0/security-groups", "/identity/v3/auth/projects"),
     *("/identity/v3/credentials", "/identity/v3/limits", "/identity/v3/regions"),
+    "/share/v2/shares/detail",
 )
 CREATES = {
     "/compute/v2.1/servers": 112 * KIB,
@@ -25,6 +26,7 @@ CREATES = {
     "/network/v2.0/networks": KIB * KIB,
     "/network/v2.0/ports": KIB * KIB,
     "/volume/v3/volumes": 112 * KIB,
+    "/share/v2/shares": 112 * KIB,
 }
 PATTERNS = (
     "(.?){2000}x",

@@ -99,7 +99,7 @@ def assert_fault(path: str, reply: Reply) -> None:
     assert reply.headers["content-type"] == "application/json", reply
     fault = reply.json()
     service = path.split("/")[1]
-    if service in ("compute", "volume"):
+    if service in ("compute", "volume", "share"):
         ((_, error),) = fault.items()
         assert error["code"] == reply.status, reply
     elif service == "network":

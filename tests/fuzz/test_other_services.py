@@ -134,12 +134,45 @@ def volume(client: Client) -> tuple[Any, Names]:
     }
 
 
-VERSIONS = {"volume": "volume 3.71"}
+def share(client: Client) -> tuple[Any, Names]:
+    from kilonova.share import build
+    from kilonova.share.types import DEFAULT_ID
+
+    shares = []
+    for size in (1, 2):
+        made = client.post("share", "/shares", {"share": {"share_proto": "NFS", "size": size, "name": "fuzz"}})
+        assert made.status == 200, made.body
+        shares.append(str(made.json()["share"]["id"]))
+    lock = client.post("share", "/resource-locks", {"resource_lock": {"resource_id": shares[0]}}, headers=NEWEST_SHARE)
+    assert lock.status == 200, lock.body
+    return document(build(), 82), {
+        "share_id": shares,
+        "resource_id": shares,
+        "location_id": shares,
+        "lock_id": [lock.json()["resource_lock"]["id"]],
+        "type_id": [DEFAULT_ID],
+        "share_proto": ["NFS"],
+        "access_type": ["ip"],
+        "access_to": ["10.0.0.1", "fd00::/64"],
+        "project_id": [client.project_id],
+        "key": ["fuzz"],
+        "size": ["1"],
+    }
+
+
+NEWEST_SHARE = {"X-OpenStack-Manila-API-Version": "2.82"}
+VERSIONS = {"volume": "volume 3.71", "share": "shared-file-system 2.82"}
 
 
 @pytest.mark.parametrize(
     "database, create_resources",
-    [("sqlite", identity), ("postgresql", image), ("postgresql", network), ("postgresql", volume)],
+    [
+        ("sqlite", identity),
+        ("postgresql", image),
+        ("postgresql", network),
+        ("postgresql", volume),
+        ("postgresql", share),
+    ],
 )
 def test_no_server_errors(
     request: pytest.FixtureRequest,
