@@ -5,9 +5,11 @@ The service creates and removes directories and never looks into them: their fil
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
 import socket
+import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 # Guests decide by owner and mode who may use a share; its root is open to every user of the guest.
 _MODE = 0o1777
+# How long a thread removes content until it can be stopped.
+_PART_SECONDS = 0.5
 
 
 class NoSpace(Exception):
@@ -50,18 +54,50 @@ class ShareFiles:
         directory.chmod(_MODE)
         _sync(self.root)
 
-    def remove(self, share_id: str) -> None:
+    async def remove(self, share_id: str) -> None:
         """Remove the directory with its content. A missing directory is ignored. Raises OSError.
 
-        It is renamed first, so that no guest that starts meanwhile finds half of the content.
+        In parts, because a thread cannot be cancelled, and a share may have millions of files.
         """
-        directory, doomed = self.root / share_id, self.deleted / share_id
+        await asyncio.to_thread(self._set_aside, share_id)
+        while not await asyncio.to_thread(_remove_part, self.deleted / share_id):
+            pass
+
+    def _set_aside(self, share_id: str) -> None:
+        """Rename the directory first, so that no guest that starts meanwhile finds half of the content."""
+        directory = self.root / share_id
         if directory.exists():
             self.deleted.mkdir(mode=0o700, exist_ok=True)
-            directory.rename(doomed)
+            directory.rename(self.deleted / share_id)
             _sync(self.root)
-        if doomed.exists():
-            shutil.rmtree(doomed)
+
+
+def _remove_part(directory: Path) -> bool:
+    """Remove content for a moment. Returns whether the directory is removed.
+
+    Guests may have made links, and none is followed. Inner directories are moved up, so that no depth is a problem.
+    """
+    until = time.monotonic() + _PART_SECONDS
+    while directory.exists():
+        with os.scandir(directory) as found:
+            entry = next(found, None)
+        if entry is None:
+            directory.rmdir()
+        elif not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+        else:
+            with os.scandir(entry.path) as inner:
+                for each in inner:
+                    if each.is_dir(follow_symlinks=False):
+                        os.rename(each.path, directory / f"moved-{uuid.uuid4()}")
+                    else:
+                        os.unlink(each.path)
+                    if time.monotonic() > until:
+                        return False
+            os.rmdir(entry.path)
+        if time.monotonic() > until:
+            return False
+    return True
 
 
 def _sync(directory: Path) -> None:

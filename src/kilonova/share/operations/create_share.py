@@ -52,7 +52,7 @@ async def make(op: CreateShare) -> str:
 
 
 async def unmake(op: CreateShare) -> None:
-    await asyncio.to_thread(ShareFiles.of(op.services.config).remove, op.params.share_id)
+    await ShareFiles.of(op.services.config).remove(op.params.share_id)
 
 
 async def settle(op: CreateShare, tx: Transaction) -> None:

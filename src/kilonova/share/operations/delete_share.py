@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from kilonova.operations import Entry, Failed, Operation, Step, TransientError, transaction_step
 from kilonova.share import operation_kinds as kinds
 from kilonova.share.files import ShareFiles
@@ -39,7 +37,7 @@ class DeleteShare(Operation[ShareParams]):
 
 async def remove(op: DeleteShare) -> None:
     try:
-        await asyncio.to_thread(ShareFiles.of(op.services.config).remove, op.params.share_id)
+        await ShareFiles.of(op.services.config).remove(op.params.share_id)
     except OSError as error:
         raise TransientError(f"the directory could not be removed: {error.strerror}") from error
 
