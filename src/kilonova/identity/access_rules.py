@@ -11,7 +11,7 @@ from kilonova.http import Context, Response
 from kilonova.http.errors import Forbidden
 from kilonova.identity.api import Json, api, link
 from kilonova.identity.listing import filters, list_page
-from kilonova.identity.resources import lock, new_id, not_found, refuse_delegated, write_transaction
+from kilonova.identity.resources import lock, lock_deletions, new_id, not_found, refuse_delegated, write_transaction
 from kilonova.identity.schemas import ID, NAME, PAGING, QUERY_TEXT
 from kilonova.identity.users import USERS
 from kilonova.policy.credentials import AccessRule
@@ -109,6 +109,7 @@ async def delete(ctx: Context, user_id: str, access_rule_id: str) -> None:
     ctx.authorize("identity:delete_access_rule", USERS.target(user_id))
     refuse_delegated(ctx, "delete access rules")
     async with write_transaction(ctx) as tx:
+        await lock_deletions(tx)
         await _present(tx, user_id, access_rule_id)
         await lock(tx, "access_rules", access_rule_id)
         if await tx.fetch_value(

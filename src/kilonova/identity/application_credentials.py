@@ -15,7 +15,7 @@ from kilonova.identity.access_rules import ACCESS_RULES, add_access_rules
 from kilonova.identity.api import Json, api, link
 from kilonova.identity.expiry import EXPIRES_AT, parse_expiry
 from kilonova.identity.listing import list_page
-from kilonova.identity.resources import conflicts, new_id, not_found, write_transaction
+from kilonova.identity.resources import conflicts, lock_deletions, new_id, not_found, write_transaction
 from kilonova.identity.rights import find_access_rules, with_implied
 from kilonova.identity.schemas import NAME, PAGING, QUERY_TEXT, ROLE_REFERENCES, TEXT_OR_NULL
 from kilonova.identity.token import Token
@@ -179,6 +179,7 @@ async def show(ctx: Context, user_id: str, application_credential_id: str) -> Re
 async def delete(ctx: Context, user_id: str, application_credential_id: str) -> None:
     """Delete an application credential, which ends its tokens."""
     async with write_transaction(ctx) as tx:
+        await lock_deletions(tx)
         row = await _get(ctx, tx, user_id, application_credential_id, "identity:delete_application_credential")
         check_unrestricted(ctx)
         await tx.execute("DELETE FROM application_credentials WHERE id = $1", row["id"])
