@@ -37,10 +37,9 @@ class Broker:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_EPMD_PORT": str(free_port()),
         }
-        self._epmd = ServiceProcess(
-            [_find_program("epmd")], directory / "epmd.log", self._environ, int(self._environ["ERL_EPMD_PORT"])
-        )
-        self._server = ServiceProcess([PROGRAM], directory / "rabbitmq.log", self._environ, self.port)
+        epmd_port = int(self._environ["ERL_EPMD_PORT"])
+        self._epmd = ServiceProcess([_find_program("epmd")], directory / "epmd.log", self._environ, port=epmd_port)
+        self._server = ServiceProcess([PROGRAM], directory / "rabbitmq.log", self._environ, port=self.port)
 
     @property
     def url(self) -> str:

@@ -21,13 +21,20 @@ class ServiceProcess:
     """A context manager that starts the command, and ends it with all its children. `log` gets the output."""
 
     def __init__(
-        self, command: Sequence[str | Path], log: Path, environ: Mapping[str, str], port: int | None = None
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        environ: Mapping[str, str],
+        *,
+        port: int | None = None,
+        ready: str = "",
     ) -> None:
-        """`port`: the process is ready when it listens there."""
+        """The process is ready when it listens on the port, and its log has the text `ready`."""
         self.command = command
         self.log = log
         self.environ = environ
         self.port = port
+        self.ready = ready
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServiceProcess:
@@ -57,12 +64,19 @@ class ServiceProcess:
     def _wait_until_ready(self) -> None:
         assert self.process is not None
         until = time.monotonic() + START_TIMEOUT_SECONDS
-        while self.port is not None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
+        while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"{self.command[0]} did not start:\n{self.log.read_text()[-3000:]}")
             time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        if self.ready not in self.log.read_text():
+            return False
+        if self.port is None:
+            return True
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
 
     def stop(self) -> None:
         if self.process is None:

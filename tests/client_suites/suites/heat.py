@@ -39,7 +39,7 @@ def running_heat(cloud: CloudProcess, workspace: Path) -> Iterator[str]:
         settings["DEFAULT"]["template_dir"] = str(files / "templates")
         heat.configure(settings)
         heat.run("heat-manage", "db_sync")
-        heat.start("heat-engine")
+        heat.start("heat-engine", ready="Starting engine_worker")
         heat.start_api("heat-wsgi-api", port)
         heat.start_api("heat-wsgi-api-cfn", signal_port)
         yield url

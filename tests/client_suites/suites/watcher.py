@@ -38,8 +38,8 @@ def running_watcher(cloud: CloudProcess, workspace: Path) -> Iterator[str]:
         settings["oslo_concurrency"] = {"lock_path": str(workspace)}
         watcher.configure(settings)
         watcher.run("watcher-db-manage", "upgrade")
-        watcher.start("watcher-decision-engine")
-        watcher.start("watcher-applier")
+        for program in ("watcher-decision-engine", "watcher-applier"):
+            watcher.start(program, ready=f"Leader election completed for {program}")
         watcher.start_api("watcher-api-wsgi", port)
         yield url
 
@@ -54,11 +54,14 @@ def register(cloud: CloudProcess, url: str) -> configparser.ConfigParser:
     settings = configparser.ConfigParser(interpolation=None)
     settings.read_dict(
         {
+            "DEFAULT": {"rpc_response_timeout": "10"},
             "keystone_authtoken": {**login, "www_authenticate_uri": auth_url},
             "watcher_clients_auth": login,
             "watcher_cluster_data_model_collectors.compute": {"period": str(COLLECTION_PERIOD_SECONDS)},
             "watcher_cluster_data_model_collectors.storage": {"period": str(COLLECTION_PERIOD_SECONDS)},
-            "nova": {"migration_interval": "0.5"},
+            # The model has pinned zones and scheduler hints only with a version that shows them.
+            "nova": {"migration_interval": "0.5", "api_version": "2.100"},
+            "compute_model": {"enable_extended_attributes": "true"},
         }
     )
     return settings

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tests.client_suites.services.scenario import Scenario, wait_for
-from tests.support.cloud_process import CloudProcess
+from tests.support.cloud_process import CloudProcess, Response
 
+MODEL = "/data_model/?data_model_type=compute"
 FINISHED = ("SUCCEEDED", "FAILED", "CANCELLED")
 # Of one action plan.
 MAX_SERVERS = 10
 # The version in which a pinned zone can be removed.
 UNPIN_VERSION = "2.104"
+# The enabled hosts, and each server with its host and state.
+Facts: TypeAlias = tuple[set[str], set[tuple[str, str, str]]]
 
 
 class Action(NamedTuple):
@@ -33,11 +36,17 @@ class WatcherScenario(Scenario):
         hosts = {zone["zoneName"]: sorted(zone["hosts"]) for zone in zones}
         self.east, self.west = hosts["east"], hosts["west"]
 
-    def test_zone_migration_moves_unpinned_servers_only(self) -> None:
+    def test_model_has_pinned_zones(self) -> None:
         self._boot("pinned", self.east[0], "east")
         self._boot("free", self.east[0])
         self._boot("stopped", self.east[0])
         self._stop("stopped")
+        self._wait_until_model_is_current()
+        servers = [each for each in self._call("GET", MODEL)["context"] if "server_name" in each]
+        pins = {each["server_name"]: each["server_pinned_az"] for each in servers}
+        assert pins == {"pinned": "east", "free": "", "stopped": ""}, pins
+
+    def test_zone_migration_moves_unpinned_servers_only(self) -> None:
         state, actions = self._migrate_host(self.east[0], self.west[0])
         assert state == "FAILED", (state, actions)
         assert actions == [
@@ -129,22 +138,29 @@ class WatcherScenario(Scenario):
         """Wait until Watcher knows the host and state of every server, and which hosts are enabled."""
         wait_for(lambda: (self._model(), self._facts()), lambda both: both[0] == both[1])
 
-    def _model(self) -> tuple[set[str], set[tuple[str, str, str]]]:
-        context = self._call("GET", "/data_model/?data_model_type=compute")["context"]
+    def _model(self) -> Facts | None:
+        """None while the decision engine does not answer, because it has just been started."""
+        answer = self._request("GET", MODEL)
+        if answer.status != 200:
+            return None
+        context = answer.json()["context"]
         enabled = {each["node_hostname"] for each in context if each["node_status"] == "enabled"}
         servers = [each for each in context if "server_name" in each]
         return enabled, {(each["server_name"], each["node_hostname"], each["server_state"]) for each in servers}
 
-    def _facts(self) -> tuple[set[str], set[tuple[str, str, str]]]:
+    def _facts(self) -> Facts:
         enabled = {host for host, service in self._services().items() if service["status"] == "enabled"}
         servers = self._servers().values()
         return enabled, {(each["name"], each["OS-EXT-SRV-ATTR:host"], each["OS-EXT-STS:vm_state"]) for each in servers}
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
-        headers = {"X-Auth-Token": self.admin.token, "OpenStack-API-Version": "infra-optim latest"}
-        answer = self.admin.request_url(method, f"{self.url}/v1{path}", json=body, headers=headers)
+        answer = self._request(method, path, body)
         assert answer.status < 300, f"{method} {path}: {answer.status} {answer.body[:2000]!r}"
         return answer.json()
+
+    def _request(self, method: str, path: str, body: Any = None) -> Response:
+        headers = {"X-Auth-Token": self.admin.token, "OpenStack-API-Version": "infra-optim latest"}
+        return self.admin.request_url(method, f"{self.url}/v1{path}", json=body, headers=headers)
 
     # The cloud
 
