@@ -13,6 +13,7 @@ from kilonova import compute
 from kilonova.docs.__main__ import PAGES, main
 from kilonova.docs.coverage import proving_tests
 from kilonova.placement.build import build as placement
+from kilonova.share import build as share
 from kilonova.volume import build as volume
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,7 @@ def test_handwritten_text_is_kept(tmp_path: Path) -> None:
 def test_proves_names_existing_routes() -> None:
     api = compute.build()
     known = {*api.routes, *api.document_routes}
-    for other in (placement(), volume()):
+    for other in (placement(), volume(), share()):
         known |= {
             f"{route.method} {other.prefix}{route.path}" + (f"#{route.action}" if route.action else "")
             for route in other.routes.values()

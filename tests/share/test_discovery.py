@@ -5,6 +5,7 @@ from __future__ import annotations
 from kilonova.share.types import DEFAULT_ID
 from tests.share.support import share_cloud
 from tests.support import run
+from tests.support.route_coverage import proves
 
 
 def test_documents(sqlite_url: str) -> None:
@@ -20,6 +21,14 @@ def test_documents(sqlite_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "GET /share/types",
+    "GET /share/types/default",
+    "GET /share/types/{type_id}",
+    "GET /share/types/{type_id}/extra_specs",
+    "GET /share/services",
+    "GET /share/availability-zones",
+)
 def test_share_types_services_and_zones(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(sqlite_url, worker=False) as c:

@@ -16,6 +16,7 @@ from kilonova.docs import (
     placement,
     policy,
     scheduler,
+    share,
     states,
     volume,
 )
@@ -26,6 +27,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "api/microversions.md": history.page,
     "api/coverage.md": coverage.page,
     "api/placement.md": placement.page,
+    "api/share.md": share.page,
     "api/volume.md": volume.page,
     "architecture/operations.md": operations.page,
     "architecture/states.md": states.page,

@@ -6,8 +6,17 @@ import pytest
 
 from tests.share.support import share_cloud
 from tests.support import run
+from tests.support.route_coverage import proves
 
 
+@proves(
+    "POST /share/shares/{share_id}/action#allow_access",
+    "POST /share/shares/{share_id}/action#deny_access",
+    "GET /share/share-access-rules",
+    "GET /share/share-access-rules/{rule_id}",
+    "PUT /share/share-access-rules/{rule_id}/metadata",
+    "DELETE /share/share-access-rules/{rule_id}/metadata/{key}",
+)
 def test_allow_list_and_deny(database_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(database_url) as c:

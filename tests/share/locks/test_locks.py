@@ -6,12 +6,19 @@ from typing import Any
 
 from tests.share.support import ShareCloud, share_cloud
 from tests.support import run
+from tests.support.route_coverage import proves
 
 
 async def lock(c: ShareCloud, share_id: str, as_: str = "member", **values: Any) -> Any:
     return await c.post("/resource-locks", {"resource_lock": {"resource_id": share_id, **values}}, as_=as_)
 
 
+@proves(
+    "POST /share/resource-locks",
+    "GET /share/resource-locks/{lock_id}",
+    "PUT /share/resource-locks/{lock_id}",
+    "DELETE /share/resource-locks/{lock_id}",
+)
 def test_locked_share_is_not_deleted(database_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(database_url) as c:
@@ -29,6 +36,7 @@ def test_locked_share_is_not_deleted(database_url: str) -> None:
             assert (refused.status, "keep" in str(refused.body)) == (403, True)
             assert (await c.act(share_id, "force_delete", as_="admin")).status == 403
             path = f"/resource-locks/{shown['id']}"
+            assert (await c.item(path))["lock_reason"] == "keep"
             assert (await c.get(path, as_="other")).status == 404
             assert (await c.put(path, {"resource_lock": {"lock_reason": "still"}})).json()["resource_lock"][
                 "lock_reason"
@@ -40,6 +48,9 @@ def test_locked_share_is_not_deleted(database_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "GET /share/resource-locks",
+)
 def test_lock_of_a_service_stays(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(sqlite_url) as c:

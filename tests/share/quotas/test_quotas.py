@@ -7,8 +7,12 @@ import asyncio
 from tests.share.support import share_cloud
 from tests.support import run
 from tests.support.cloud import DEMO
+from tests.support.route_coverage import proves
 
 
+@proves(
+    "GET /share/limits",
+)
 def test_quota_limits_shares(database_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(database_url, share_quota__shares=2) as c:
@@ -21,6 +25,13 @@ def test_quota_limits_shares(database_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "GET /share/quota-sets/{project_id}",
+    "PUT /share/quota-sets/{project_id}",
+    "DELETE /share/quota-sets/{project_id}",
+    "GET /share/quota-sets/{project_id}/detail",
+    "GET /share/quota-sets/{project_id}/defaults",
+)
 def test_quota_sets(database_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(database_url) as c:

@@ -10,8 +10,16 @@ import pytest
 from tests.share.support import share_cloud
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER
+from tests.support.route_coverage import proves
 
 
+@proves(
+    "POST /share/shares",
+    "GET /share/shares/{share_id}",
+    "DELETE /share/shares/{share_id}",
+    "GET /share/shares/{share_id}/export_locations",
+    "GET /share/shares/{share_id}/export_locations/{location_id}",
+)
 def test_share_is_a_directory_with_an_export_location(database_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(database_url) as c:
@@ -64,6 +72,10 @@ def test_shares_of_other_projects_are_not_found(sqlite_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "GET /share/shares",
+    "GET /share/shares/detail",
+)
 def test_list_filters_sorts_and_pages(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(sqlite_url) as c:
@@ -117,6 +129,15 @@ def test_create_refuses_what_the_service_lacks(
     run(scenario())
 
 
+@proves(
+    "PUT /share/shares/{share_id}",
+    "GET /share/shares/{share_id}/metadata",
+    "POST /share/shares/{share_id}/metadata",
+    "PUT /share/shares/{share_id}/metadata",
+    "GET /share/shares/{share_id}/metadata/{key}",
+    "PUT /share/shares/{share_id}/metadata/{key}",
+    "DELETE /share/shares/{share_id}/metadata/{key}",
+)
 def test_update_and_metadata(database_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(database_url) as c:
@@ -131,6 +152,7 @@ def test_update_and_metadata(database_url: str) -> None:
             assert (await c.delete(f"{path}/metadata/l")).status == 404
             assert (await c.get(f"{path}/metadata/l")).status == 404
             assert await c.item(f"{path}/metadata") == {"k": "x"}
+            assert await c.item(f"{path}/metadata/k") == {"k": "x"}
             assert (await c.put(f"{path}/metadata", {"metadata": {"n": "1"}})).json() == {"metadata": {"n": "1"}}
             many = {"metadata": {f"k{number}": "v" for number in range(128)}}
             assert (await c.post(f"{path}/metadata", many)).status == 400
@@ -138,6 +160,10 @@ def test_update_and_metadata(database_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "POST /share/shares/{share_id}/action#extend",
+    "POST /share/shares/{share_id}/action#shrink",
+)
 def test_extend_and_shrink(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(sqlite_url, share_quota__gigabytes=5) as c:
@@ -154,6 +180,11 @@ def test_extend_and_shrink(sqlite_url: str) -> None:
     run(scenario())
 
 
+@proves(
+    "POST /share/shares/{share_id}/action#reset_status",
+    "POST /share/shares/{share_id}/action#reset_task_state",
+    "POST /share/shares/{share_id}/action#force_delete",
+)
 def test_status_is_reset_by_administrators(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with share_cloud(sqlite_url) as c:
