@@ -24,6 +24,9 @@ class Scenario:
     def tests(cls) -> list[str]:
         return [name for name in vars(cls) if name.startswith("test_")]
 
+    def prepare(self) -> None:
+        """Called before each test."""
+
     def run(self, log: Path, only: str = "") -> dict[str, Outcome]:
         """Run the tests up to the last one that `only` matches, or the first that fails. Tracebacks go to the log."""
         selected = [name for name in self.tests() if re.search(only, name)]
@@ -34,6 +37,7 @@ class Scenario:
                 break
             begin = time.monotonic()
             try:
+                self.prepare()
                 getattr(self, name)()
                 status, reason = "passed", ""
             except Exception as error:

@@ -79,4 +79,5 @@ def register(cloud: CloudProcess, url: str, signal_url: str) -> configparser.Con
     return settings
 
 
-SUITE = HeatSuite("heat", is_default=False)
+# The scenario waits for the end of a token.
+SUITE = HeatSuite("heat", is_default=False, settings={"KILONOVA_IDENTITY__TOKEN_SECONDS": "60"})
