@@ -46,9 +46,9 @@ class Broker:
         return f"rabbit://guest:guest@127.0.0.1:{self.port}/"
 
     def __enter__(self) -> Broker:
-        self._epmd.__enter__()
+        self._epmd.start()
         try:
-            self._server.__enter__()
+            self._server.start()
         except BaseException:
             self._epmd.stop()
             raise

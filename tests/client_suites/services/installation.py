@@ -60,14 +60,11 @@ class Installation:
         with (self._logs / f"{program}.log").open("w") as log:
             subprocess.run(command, env=self._environ, stdout=log, stderr=log, check=True)
 
-    def start(self, program: str, *, ready: str) -> None:
-        """Start a program, and wait until its log has the text: messages to a program that is not ready are lost."""
-        self._start(program, ready=ready)
-
     def start_api(self, program: str, port: int) -> None:
-        self._start(program, "--host", "127.0.0.1", "--port", str(port), port=port)
+        self.start(program, "--host", "127.0.0.1", "--port", str(port), port=port)
 
-    def _start(self, program: str, *arguments: str, port: int | None = None, ready: str = "") -> None:
+    def start(self, program: str, *arguments: str, port: int | None = None, ready: str = "") -> ServiceProcess:
+        """Start a program, and wait until it is ready: messages to a program that is not ready are lost."""
         command = [self.directory / "bin" / program, *arguments]
         process = ServiceProcess(command, self._logs / f"{program}.log", self._environ, port=port, ready=ready)
-        self._stack.enter_context(process)
+        return self._stack.enter_context(process)

@@ -29,7 +29,7 @@ class ServiceProcess:
         port: int | None = None,
         ready: str = "",
     ) -> None:
-        """The process is ready when it listens on the port, and its log has the text `ready`."""
+        """The process starts in its HOME. It is ready when it listens on the port, and its log has the text `ready`."""
         self.command = command
         self.log = log
         self.environ = environ
@@ -38,13 +38,22 @@ class ServiceProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServiceProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=self.log.parent,
+                cwd=self.environ["HOME"],
                 env=dict(self.environ),
                 preexec_fn=_die_with_parent,
                 process_group=0,
@@ -54,12 +63,6 @@ class ServiceProcess:
         except BaseException:
             self.stop()
             raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _wait_until_ready(self) -> None:
         assert self.process is not None
@@ -85,6 +88,12 @@ class ServiceProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_TIMEOUT_SECONDS)
         # Children that the process did not end.
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process and its children without cleanup."""
+        if self.process is None:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
