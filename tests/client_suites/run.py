@@ -2,7 +2,7 @@
 
     make clients                             all suites
     make clients ARGS=sdk-compute,novaclient these suites
-    make clients ARGS=heat,watcher           services that others publish, beside the cloud; not run without their names
+    make clients ARGS=heat,watcher,manila    services that others publish, beside the cloud; not run without their names
     make clients ARGS=--ci                   the part of each suite that CI runs
     make clients ARGS="novaclient --only RE" tests whose names match the expression
     make clients ARGS="novaclient --record"  adds tests that pass and are in no list to must-pass.txt

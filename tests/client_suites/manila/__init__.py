@@ -1,0 +1,1 @@
+"""Manila beside a cloud, and servers with its shares."""
