@@ -55,7 +55,7 @@ def list_flavors(clouds: Path) -> subprocess.CompletedProcess[str]:
 def test_urls_and_cacert_are_written(cloud: CloudProcess) -> None:
     authority = str(cloud.data / "tls/ca.pem")
     urls = {name: url for name, url in cloud.endpoints.items() if name != "cacert"}
-    assert len(urls) == 8
+    assert len(urls) == 9
     assert all(url.startswith(f"https://{ADDRESS}:") for url in urls.values())
     assert cloud.endpoints["cacert"] == authority
     assert {shown["cacert"] for shown in cloud.clouds.values()} == {authority}

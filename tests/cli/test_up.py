@@ -32,6 +32,7 @@ PATHS = {
     "image": "/image/v2",
     "network": "/network/v2.0",
     "volume": "/volume/v3",
+    "share": "/share/v2",
 }
 
 
@@ -115,8 +116,8 @@ def test_initial_flavors_image_and_network(cloud: CloudProcess) -> None:
 def test_catalog_has_every_service(cloud: CloudProcess) -> None:
     client = demo_client(cloud)
     catalogue = client.log_in().json()["token"]["catalog"]
-    volumes = {"block-storage", "volumev3"}
-    assert {service["type"] for service in catalogue} == PATHS.keys() - {"auth_url", "volume"} | volumes
+    others = {"block-storage", "volumev3", "shared-file-system", "sharev2"}
+    assert {service["type"] for service in catalogue} == PATHS.keys() - {"auth_url", "volume", "share"} | others
     for service in catalogue:
         for endpoint in service["endpoints"]:
             assert client.request_url("GET", endpoint["url"]).status in (200, 300), endpoint["url"]

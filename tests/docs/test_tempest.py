@@ -11,7 +11,7 @@ OF_COMPUTE = re.compile(r"tempest\.(serial_tests\.)?api\.compute\.")
 
 
 def test_page_has_each_other_test_once_with_a_reason() -> None:
-    listed = re.findall(r"`(tempest\.[\w.]+)`", PAGE)
+    listed = re.findall(r"^- `(tempest\.[\w.]+)`$", PAGE, flags=re.M)
     must_pass = (ROOT / "tests/tempest/must-pass.txt").read_text().split()
     assert len(listed) == len(set(listed))
     assert all(OF_COMPUTE.match(name) for name in listed)

@@ -232,6 +232,7 @@ def test_network_routes(url: str) -> None:
                     "security_group_rule", security_group_id=group, direction="ingress"
                 ),
                 "floatingip_id": await make("floatingip", floating_network_id=outside),
+                "trunk_id": await make("trunk", port_id=await make("port", network_id=network)),
                 "project_id": ADMIN,
                 "host": "host",
                 "alias": "quotas",
