@@ -120,10 +120,16 @@ def test_token_of_ec2_credential_is_for_one_project_only(database_url: str, tmp_
             unscoped = await c.authenticate(token_auth(token, "unscoped"))
             for response in (same, unscoped):
                 assert response.status == 201, response.body
+            demo = await c.ident("user", "demo"), await c.ident("project", "demo")
+            trust = {"trustor_user_id": demo[0], "trustee_user_id": own[0], "project_id": demo[1]}
+            body = {"trust": {**trust, "impersonation": True, "roles": [{"name": "member"}]}}
+            created = await c.ok("POST", "/v3/OS-TRUST/trusts", await c.login("demo"), body)
+            of_trust = {"OS-TRUST:trust": {"id": created["trust"]["id"]}}
             for parent in (token, same.headers["x-subject-token"], unscoped.headers["x-subject-token"]):
-                for scope in (SYSTEM, {"domain": {"id": "default"}}):
+                for scope in (SYSTEM, {"domain": {"id": "default"}}, of_trust):
                     assert (await c.authenticate(token_auth(parent, scope))).status == 403
-            assert (await c.authenticate(token_auth(await c.login("admin"), SYSTEM))).status == 201
+            for scope in (SYSTEM, of_trust):
+                assert (await c.authenticate(token_auth(await c.login("admin"), scope))).status == 201
 
     run(scenario())
 

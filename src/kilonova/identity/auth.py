@@ -141,8 +141,13 @@ async def _scope_of(db: Database, kind: str, requested: Json) -> Scope | None:
     return Scope("project", item_id) if item_id is not None else None
 
 
+def _find_parent(proven: list[ProvenUser]) -> Token | None:
+    """The token by which the user logs in, if one of the methods is a token."""
+    return next((user.parent for user in proven if user.parent), None)
+
+
 async def _issue(ctx: Context, proven: list[ProvenUser], scope: Scope, methods: list[str]) -> tuple[str, Token] | None:
-    parent = next((user.parent for user in proven if user.parent), None)
+    parent = _find_parent(proven)
     if parent is not None and parent.is_delegated and scope not in (parent.scope, UNSCOPED):
         raise Forbidden("A token of an EC2 credential is for one project only.")
     token_epoch = min(user.token_epoch for user in proven)
@@ -159,7 +164,7 @@ async def _issue_for_application_credential(
         Scope("project", row["project_id"]),
         auth["identity"]["methods"],
         token_epoch=min(user.token_epoch for user in proven),
-        parent=next((user.parent for user in proven if user.parent), None),
+        parent=_find_parent(proven),
         until=row["expires_at"] or math.inf,
         application_credential_id=row["id"],
     )
@@ -171,7 +176,10 @@ async def _issue_for_application_credential(
 async def _issue_for_trust(
     ctx: Context, proven: list[ProvenUser], trust_id: str, methods: list[str]
 ) -> tuple[str, Token]:
-    """A token of the trust for its trustee: of the trustor if it impersonates."""
+    """A token of the trust for its trustee. The user of the token is the trustor if the trust impersonates."""
+    parent = _find_parent(proven)
+    if parent is not None and parent.is_delegated:
+        raise Forbidden("A token of an EC2 credential cannot be used to get a token of a trust.")
     user = min(proven, key=lambda each: each.token_epoch)
     trust = await find_trust(ctx.db, trust_id)
     if trust is None or trust["trustee_user_id"] != user.user_id or trust["remaining_uses"] == 0:
@@ -184,7 +192,7 @@ async def _issue_for_trust(
         Scope("project", trust["project_id"]) if trust["project_id"] else UNSCOPED,
         methods,
         token_epoch=user.token_epoch + trust["trustor_epoch"],
-        parent=next((each.parent for each in proven if each.parent), None),
+        parent=parent,
         until=trust["expires_at"] or math.inf,
         trust_id=trust["id"],
     )
