@@ -59,8 +59,8 @@ def repeatable(query: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _values(schema: Schema) -> Schema:
-    schema = dict(schema)
-    many = [schema.pop("multi", False), schema.pop("repeatable", False)] != [False, False]
+    many = schema.get("multi") or schema.get("repeatable")
+    schema = {key: value for key, value in schema.items() if key not in ("multi", "repeatable")}
     return {"type": "array", "items": schema, **({} if many else {"maxItems": 1})}
 
 
