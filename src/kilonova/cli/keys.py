@@ -1,4 +1,4 @@
-"""`kilonova keys`: lists and rotates the keys that sign tokens, and those that encrypt stored credentials."""
+"""`kilonova keys`: lists and rotates the keys that sign tokens, and rotates those that encrypt credentials."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def keys() -> None:
-    """List and rotate the keys that sign tokens, and those that encrypt stored credentials."""
+    """List and rotate the keys that sign tokens, and rotate those that encrypt stored credentials."""
 
 
 @keys.command("list")
 @options.combine(options.data, options.file)
 def list_keys(file: Path | None, **flags: object) -> None:
-    """List the keys by their ids. Keys themselves are never shown."""
+    """List the keys that sign tokens, by their ids. Keys themselves are never shown."""
     from kilonova import clock
     from kilonova.cli import tables
 
