@@ -17,7 +17,8 @@ def page(root: Path) -> str:
         f"Versions {api.major}.{api.low} to {api.major}.{api.high}, below `{api.prefix}/v2`, with or without the "
         "project in the path. The version is in the header `X-OpenStack-Manila-API-Version`. Snapshots, share "
         "networks and servers, share groups, replicas, transfers, messages, public shares and further share types are "
-        f"not implemented. The OpenAPI document of any version is at `{api.prefix}/openapi.json?version=2.82`.",
+        "not implemented. The OpenAPI document of any version is at "
+        f"`{api.prefix}/openapi.json?version={api.major}.{api.high}`.",
         "## Routes",
         route_table(api, root),
         "## History",
