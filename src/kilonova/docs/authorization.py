@@ -242,7 +242,7 @@ def _group(path: str) -> str:
 
 
 def _summary(found: Sequence[Row], caller: str) -> str:
-    """The shortest description of the allowed routes."""
+    """The shortest description of the routes that the caller may use."""
     allowed = [row for row in found if row.access[caller] != NONE]
     own = [row for row in allowed if row.access[caller] == OWN]
     if not allowed or own == list(found):
@@ -288,13 +288,13 @@ def page(root: Path) -> str:
         "Only these routes of the Identity API refuse more to it. The table is for a trust that impersonates its "
         "trustor, a member, and for an application credential of a member.",
         _delegated_table(),
-        "- Neither can be used to get another token.\n"
+        "- Neither token can be used to get another token.\n"
         "- A token of a trust may create a trust only to pass on its own, and only if that allows it.\n"
         "- An application credential with the option `unrestricted` and without access rules may create and delete "
         "application credentials.\n"
-        "- If an application credential has access rules, every route of every service refuses what no rule names with "
-        "401, except `GET /v3/auth/tokens`. A request that comes with `X-Service-Token`, the token of a user with the "
-        "role service, needs no rule.",
+        "- If an application credential has access rules, every service answers 401 to requests that no rule names. "
+        "`GET /v3/auth/tokens` needs no rule, nor does a request with the header `X-Service-Token`, which is the token "
+        "of a user with the role service.",
     ]
     for api in build_apis():
         columns = [NO_TOKEN, *(caller for caller in callers_of(api) if caller not in DELEGATED_CALLERS)]
