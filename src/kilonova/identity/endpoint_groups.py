@@ -50,7 +50,7 @@ class EndpointGroups(Resource):
         return {"description": row["description"], "filters": orjson.loads(row["filters"])}
 
 
-GROUPS = EndpointGroups()
+ENDPOINT_GROUPS = EndpointGroups()
 
 
 def _list(ctx: Context, kind: Resource, rows: Sequence[Row], path: str) -> Response:
@@ -58,17 +58,17 @@ def _list(ctx: Context, kind: Resource, rows: Sequence[Row], path: str) -> Respo
     return Response({kind.plural: shown, "links": list_links(ctx, f"{_PATH}/{path}")})
 
 
-# What is added to projects
+# Endpoints and endpoint groups of projects
 
 
-class _Addition:
-    """Routes that add one kind of object to projects, and list what is added."""
+class _ProjectRoutes:
+    """Routes that add endpoints, or endpoint groups, to projects, and list the projects."""
 
     def __init__(self, kind: Resource, table: str, rules: Json) -> None:
         self.kind, self.table, self.column = kind, table, f"{kind.noun}_id"
         self.condition = f"{self.column} = $1 AND project_id = $2"
         item, project = f"{{{self.column}}}", "{project_id}"
-        groups = kind is GROUPS
+        groups = kind is ENDPOINT_GROUPS
         one = f"{kind.plural}/{item}/projects/{project}" if groups else f"projects/{project}/{kind.plural}/{item}"
         api.route("PUT", f"/v3/{_PATH}/{one}", policy=rules["add"], status=204)(self.add)
         for method in ("GET", "HEAD"):
@@ -85,7 +85,7 @@ class _Addition:
         return item_id, project_id
 
     async def add(self, ctx: Context, **params: str) -> None:
-        """Add to a project: its catalogue then has only what is added to it."""
+        """Add an endpoint or endpoint group to a project, whose catalogue then has only the added endpoints."""
         with conflicts(self.kind.noun, params[self.column]):
             async with write_transaction(ctx) as tx:
                 ids = await self._check(ctx, tx, params)
@@ -95,16 +95,16 @@ class _Addition:
                 await tx.execute(sql, *ids)
 
     async def check(self, ctx: Context, **params: str) -> Response:
-        """Check whether it is added to a project; shows an endpoint group."""
+        """Check whether an endpoint or endpoint group is added to a project; GET shows the endpoint group."""
         ids = await self._check(ctx, ctx.db, params)
         if await ctx.db.fetch_value(f"SELECT 1 FROM {self.table} WHERE {self.condition}", *ids) is None:
             raise self._not_added(*ids)
-        if self.kind is GROUPS and ctx.route.method == "GET":
+        if self.kind is ENDPOINT_GROUPS and ctx.route.method == "GET":
             return Response({self.kind.noun: self.kind.view(ctx, await self.kind.get(ctx, ctx.db, ids[0]))})
         return Response()
 
     async def remove(self, ctx: Context, **params: str) -> None:
-        """Remove from a project."""
+        """Remove an endpoint or endpoint group from a project."""
         async with write_transaction(ctx) as tx:
             ids = await self._check(ctx, tx, params)
             if not await tx.execute(f"DELETE FROM {self.table} WHERE {self.condition}", *ids):
@@ -114,7 +114,7 @@ class _Addition:
         return not_found(self.kind.noun, f"{item_id} in project {project_id}")
 
     async def list_projects(self, ctx: Context, **params: str) -> Response:
-        """List the projects that it is added to."""
+        """List the projects that an endpoint or endpoint group is added to."""
         item_id = params[self.column]
         await self.kind.get(ctx, ctx.db, item_id)
         added = f"SELECT project_id FROM {self.table} WHERE {self.column} = $1"
@@ -122,7 +122,7 @@ class _Addition:
         return _list(ctx, PROJECTS, rows, f"{self.kind.plural}/{item_id}/projects")
 
 
-_Addition(
+_ProjectRoutes(
     ENDPOINTS,
     "endpoint_projects",
     {
@@ -132,8 +132,8 @@ _Addition(
         "projects": "identity:list_projects_for_endpoint",
     },
 )
-_Addition(
-    GROUPS,
+_ProjectRoutes(
+    ENDPOINT_GROUPS,
     "endpoint_group_projects",
     {
         "add": "identity:add_endpoint_group_to_project",
@@ -144,20 +144,20 @@ _Addition(
 )
 
 
-@api.route("HEAD", f"/v3/{GROUPS.path}/{{endpoint_group_id}}", policy="identity:get_endpoint_group")
+@api.route("HEAD", f"/v3/{ENDPOINT_GROUPS.path}/{{endpoint_group_id}}", policy="identity:get_endpoint_group")
 async def check_group(ctx: Context, endpoint_group_id: str) -> None:
     """Check whether an endpoint group exists."""
-    await GROUPS.get(ctx, ctx.db, endpoint_group_id)
+    await ENDPOINT_GROUPS.get(ctx, ctx.db, endpoint_group_id)
 
 
 @api.route(
     "GET",
-    f"/v3/{GROUPS.path}/{{endpoint_group_id}}/endpoints",
+    f"/v3/{ENDPOINT_GROUPS.path}/{{endpoint_group_id}}/endpoints",
     policy="identity:list_endpoints_associated_with_endpoint_group",
 )
 async def list_endpoints(ctx: Context, endpoint_group_id: str) -> Response:
     """List the endpoints that match the filters of a group."""
-    filters = orjson.loads((await GROUPS.get(ctx, ctx.db, endpoint_group_id))["filters"])
+    filters = orjson.loads((await ENDPOINT_GROUPS.get(ctx, ctx.db, endpoint_group_id))["filters"])
     rows = [row for row in await ENDPOINTS.all_rows(ctx) if matches(filters, row)]
     return _list(ctx, ENDPOINTS, rows, f"endpoint_groups/{endpoint_group_id}/endpoints")
 
@@ -179,4 +179,4 @@ async def list_groups_of_project(ctx: Context, project_id: str) -> Response:
     await get(ctx.db, "projects", project_id)
     added = "SELECT endpoint_group_id FROM endpoint_group_projects WHERE project_id = $1"
     rows = await ctx.db.fetch(f"SELECT * FROM endpoint_groups WHERE id IN ({added}) ORDER BY name, id", project_id)
-    return _list(ctx, GROUPS, rows, f"projects/{project_id}/endpoint_groups")
+    return _list(ctx, ENDPOINT_GROUPS, rows, f"projects/{project_id}/endpoint_groups")
