@@ -23,7 +23,7 @@ from kilonova.store import Database, Reader, Row, Transaction
 
 WINDOW_ROWS = 200
 DAY_SECONDS = 86400.0
-# Users still see why a program cannot log in any more.
+# An expired application credential is kept for this time, so that its user sees why a program cannot log in.
 EXPIRED_CREDENTIAL_SECONDS = 30 * DAY_SECONDS
 
 # $1 is the time before which rows of the table are due, $2 that of deleted servers.
@@ -115,7 +115,7 @@ RULES = (
     # A host name of a container is often used once.
     Rule("services", "id", -1, f"t.program <> '{COMPUTE}' AND t.last_seen_at < $1", "service_days"),
     Rule("revocations", "subject", "", "t.expires_at < $1"),
-    # A trust ends the trusts that pass it on.
+    # With a trust, the database deletes the trusts that pass it on.
     Rule("trusts", "id", "", "t.expires_at < $1"),
     Rule(
         "application_credentials",

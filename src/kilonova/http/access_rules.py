@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kilonova.http.api import Actions, Route
     from kilonova.http.context import Context
 
-# Whether the request that the running code serves has a token with access rules. Requests to other services that pass
-# it on then need a service token too.
+# Whether the token of the request that is being served has access rules. Requests to other services that pass on such a
+# token need a service token too.
 is_restricted: ContextVar[bool] = ContextVar("is_restricted", default=False)
 
 _MAX_PATH_LENGTH = 2048
@@ -50,14 +50,14 @@ async def check(ctx: Context, method: str, segments: Iterable[str], routes: Coll
 
 
 def path_of(segments: Iterable[str]) -> str:
-    """The path as the router sees it. A slash inside of a segment stays encoded."""
+    """The path of decoded segments, as the router splits it. A slash inside a segment stays encoded."""
     return "/" + "/".join(segment.replace("/", "%2F") for segment in segments)
 
 
 def matches(pattern: str, path: str) -> bool:
     """Whether the path matches the pattern, in time that is linear in the length of the path.
 
-    The bits of `states` are the tokens of the pattern at which the rest of the path may continue.
+    Each bit of `states` is a token of the pattern. It is set if the rest of the path may match from this token on.
     """
     if len(path) > _MAX_PATH_LENGTH:
         return False
@@ -74,7 +74,11 @@ def matches(pattern: str, path: str) -> bool:
 
 
 class _Pattern(NamedTuple):
-    """Sets of tokens, as bits: by their literal, those for one character, and the repeated ones."""
+    """The tokens of a pattern by their kind, as sets of bits.
+
+    Tokens match a given character (`literals`), any one character but a slash (`any_character`), any text without a
+    slash (`in_segment`) or any text (`everything`). `end` is the bit after the last token.
+    """
 
     literals: dict[str, int]
     any_character: int

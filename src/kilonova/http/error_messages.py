@@ -46,7 +46,7 @@ class ErrorMessages:
         return f"Invalid input for query parameters: the key {key!r} is not known."
 
     def schema_violation(self, what: str, violation: SchemaViolation) -> str:
-        """The text of Nova and Cinder, on which clients match; there only the last key is shown."""
+        """The text of Nova and Cinder, on which clients match. Nova and Cinder show only the last key of the place."""
         message = shorten(violation.message)
         place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in _inside(violation.place))
         if not place:

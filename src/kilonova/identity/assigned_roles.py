@@ -30,7 +30,7 @@ class Actor(NamedTuple):
         return f"{self.kind}_id"
 
 
-# Users' assignments as they were made, to the user or to a group of it.
+# Assignments of users as they were made: to the user, or to a group of the user.
 _OF_USERS = """
 SELECT user_id, NULL AS group_id, target_kind, target_id, role_id FROM role_assignments
 UNION ALL
@@ -42,7 +42,8 @@ FROM group_role_assignments a JOIN group_members m ON m.group_id = a.group_id
 def effective(condition: str) -> str:
     """The beginning of a statement, with the table `effective`: where users have which roles.
 
-    `condition` selects rows of users' assignments as they were made. `made_kind` and `made_id` are the target of these.
+    `condition` selects the assignments as they were made, by the columns of `_OF_USERS`. `made_kind` and `made_id` are
+    the target of the assignment from which a row follows.
     """
     return f"""
 WITH RECURSIVE held AS (

@@ -45,7 +45,7 @@ class Credentials(Resource):
         ctx.authorize(self.rule("list"), {"target.credential.user_id": ctx.query_one("user_id", ctx.token.user_id)})
 
     def where(self, ctx: Context) -> Conditions:
-        """Who may not list the credentials of others sees the own ones."""
+        """Callers that may not list all credentials get their own."""
         where = Conditions()
         user_id = ctx.query_one("user_id")
         if user_id is None and not ctx.may(self.rule("list"), {}):

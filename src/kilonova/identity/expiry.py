@@ -1,4 +1,4 @@
-"""The time at which a trust or an application credential ends, as its request gives it."""
+"""The attribute `expires_at` of requests that create trusts and application credentials."""
 
 from __future__ import annotations
 

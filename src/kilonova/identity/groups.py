@@ -118,7 +118,7 @@ for _method in ("GET", "HEAD"):
 
 @api.route("DELETE", _MEMBER, checks=["identity:remove_user_from_group"], status=204)
 async def remove_user(ctx: Context, group_id: str, user_id: str) -> None:
-    """Remove a user from a group, with whose roles its tokens end."""
+    """Remove a user from a group. Tokens of the user lose the roles of the group."""
     async with write_transaction(ctx) as tx:
         await _authorize(ctx, tx, "identity:remove_user_from_group", group_id, user_id)
         await lock_deletions(tx)

@@ -64,7 +64,7 @@ class Limits(LimitsOfServices):
         ctx.authorize(self.rule("list"))
 
     def where(self, ctx: Context) -> Conditions:
-        """Who may not see all limits sees those of the own project, or of the own domain with its projects."""
+        """Callers that may not see all limits get those of their project, or of their domain and its projects."""
         where = super().where(ctx)
         if not ctx.may(self.rule("get"), {}):
             column = "project_id" if ctx.token.domain_id is None else "in_domain_id"

@@ -38,7 +38,7 @@ METHOD_SCHEMAS: Json = {
 class ProvenUser(NamedTuple):
     """The user that one authentication method has proved.
 
-    `token_epoch` is the user's number from the time at which the method read the credentials.
+    `token_epoch` is `users.token_epoch` when the method read the credentials.
     """
 
     user_id: str

@@ -79,7 +79,7 @@ def _with_null_leaves(nested: Json) -> Json | None:
 
 
 async def check_parent(tx: Transaction, parent_id: str, *, is_enabled: bool) -> None:
-    """Check that a project may get a child. Its row is locked, so that it is not disabled meanwhile."""
+    """Check that a project may get a child, which is enabled or not. Locks the project, so that it stays enabled."""
     parent = await tx.fetch_one("SELECT enabled FROM projects WHERE id = $1 FOR UPDATE", parent_id)
     if parent is not None and is_enabled and not parent["enabled"]:
         raise Forbidden(f"The parent project {parent_id} is disabled, so its child cannot be enabled.")
@@ -88,9 +88,9 @@ async def check_parent(tx: Transaction, parent_id: str, *, is_enabled: bool) -> 
 
 
 async def check_enabled(tx: Transaction, row: Row, is_enabled: bool) -> None:
-    """Check that a project may be enabled or disabled: above an enabled project no project is disabled."""
-    relatives_ = await parents(tx, row["id"]) if is_enabled else await subtree(tx, row["id"])
-    if is_enabled and not all(found["enabled"] for found in relatives_):
+    """Check that a project may be enabled or disabled: all parents of an enabled project are enabled."""
+    others = await parents(tx, row["id"]) if is_enabled else await subtree(tx, row["id"])
+    if is_enabled and not all(found["enabled"] for found in others):
         raise Forbidden(f"The project {row['id']} cannot be enabled: it has a disabled parent.")
-    if not is_enabled and any(found["enabled"] for found in relatives_):
+    if not is_enabled and any(found["enabled"] for found in others):
         raise Forbidden(f"The project {row['id']} cannot be disabled: a project below it is enabled.")

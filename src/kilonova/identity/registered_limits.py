@@ -94,7 +94,7 @@ class RegisteredLimits(LimitsOfServices):
 
 
 async def check_service_and_region(ctx: Context, tx: Transaction, body: Json) -> None:
-    """Check that they exist. They may be deleted later."""
+    """Check that the service and the region of the body exist. Both may be deleted later."""
     for key, kind in (("service_id", SERVICES), ("region_id", REGIONS)):
         if body.get(key) is not None and await kind.find(ctx, tx, body[key]) is None:
             raise BadRequest(f"{key}: there is no {kind.noun} {body[key]}.")

@@ -1,4 +1,4 @@
-"""What a token may do: it has the roles of its user in the scope, or those of a trust or application credential.
+"""The roles and access rules of a token: those of its user in the scope, of a trust or of an application credential.
 
 They are read again at each validation. So a token ends with its trust or application credential.
 """
@@ -49,7 +49,7 @@ SELECT role_id FROM held
 
 
 class Rights(NamedTuple):
-    """`token_epoch` is the number that valid tokens have."""
+    """What a token may do. A token is valid only if it was issued with this `token_epoch`."""
 
     roles: Roles
     token_epoch: int
@@ -59,7 +59,7 @@ class Rights(NamedTuple):
 
 
 async def find_rights(db: Reader, claims: Claims, user_epoch: int) -> Rights | None:
-    """The rights of a token with these claims; None if it has ended. `user_epoch` is the present number of the user."""
+    """The rights of a token with these claims; None if the token has ended. `user_epoch` is `users.token_epoch` now."""
     if claims.trust_id:
         return await _of_trust(db, claims)
     if claims.application_credential_id:
@@ -72,7 +72,10 @@ async def _roles(db: Reader, user_id: str, scope: Scope) -> Roles:
 
 
 async def _of_trust(db: Reader, claims: Claims) -> Rights | None:
-    """All roles of the trust, as long as the trustor has them and both users are enabled."""
+    """All roles of the trust; None unless the trustor has all of them and both users are enabled.
+
+    The epoch is the sum of both users' epochs. Epochs only increase, so the sum changes whenever one of them changes.
+    """
     row = await find_trust(db, claims.trust_id)
     if row is None or not (row["trustor_enabled"] and row["trustee_enabled"]):
         return None
@@ -108,10 +111,7 @@ async def find_access_rules(db: Reader, application_credential_ids: list[str]) -
 
 
 async def find_trust(db: Reader, trust_id: str) -> Row | None:
-    """The trust with the numbers of its users, unless it has expired.
-
-    The number of its tokens is the sum of both: as numbers only increase, it changes with each of them.
-    """
+    """The trust, with `token_epoch` and `enabled` of trustor and trustee; None if the trust has expired."""
     return await db.fetch_one(_SELECT_TRUST, trust_id, clock.now())
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from kilonova.policy.credentials import Credentials
 
-# By which users log in.
+# Methods by which users log in.
 LOGIN_METHODS = ("password", "token", "application_credential")
-# All of which tokens say that they were issued for. The order is part of their encoding.
+# Methods that the attribute `methods` of a token can contain. The order is part of the encoding of tokens.
 METHODS = ("password", "token", "ec2credential", "application_credential")
 
 
@@ -34,7 +34,7 @@ class TokenApplicationCredential(NamedTuple):
 
 
 # A token by these methods has all roles of its user in the scope, unless a trust limits it.
-_OF_ALL_ROLES = frozenset({"password", "token"})
+_UNLIMITED_METHODS = frozenset({"password", "token"})
 
 
 class Token(Credentials, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Token(Credentials, frozen=True, kw_only=True):
     @property
     def is_delegated(self) -> bool:
         """Whether the token may have fewer roles than its user."""
-        return not _OF_ALL_ROLES.issuperset(self.methods) or self.trust is not None
+        return not _UNLIMITED_METHODS.issuperset(self.methods) or self.trust is not None
 
     @property
     def audit_id(self) -> str:
@@ -67,7 +67,7 @@ class Token(Credentials, frozen=True, kw_only=True):
         return SYSTEM if self.system else UNSCOPED
 
 
-# Tokens are never of the inherited kinds. Role assignments are: for all projects of a domain, or all below a project.
+# Only role assignments have the inherited kinds: for all projects of a domain, or for all projects below a project.
 ScopeKind = Literal["project", "domain", "system", "inherited", "inherited_project", ""]
 INHERITED: Literal["inherited"] = "inherited"
 INHERITED_PROJECT: Literal["inherited_project"] = "inherited_project"
@@ -92,14 +92,15 @@ class Claims(NamedTuple):
     issued_at: float
     expires_at: float
     audit_ids: tuple[str, ...]
-    # The user's number when the credentials were read. A new password, for example, ends tokens with a lower number.
+    # The column `users.token_epoch` when the credentials were read. A new password, for example, increases the column,
+    # which ends tokens with a lower value.
     token_epoch: int = 0
     trust_id: str = ""
     application_credential_id: str = ""
 
 
 class _Encoded(msgspec.Struct, array_like=True):
-    # Version 2 is limited by its trust or application credential. Earlier releases refuse it.
+    # Version 2 is a token of a trust or an application credential. Earlier releases refuse this version.
     version: Literal[1, 2]
     user_id: bytes
     scope_kind: int

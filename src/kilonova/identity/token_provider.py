@@ -101,8 +101,8 @@ class TokenProvider(TokenCache):
     ) -> tuple[str, Token] | None:
         """A new token, or None if the user has no role in the scope. It outlives neither its parent token nor `until`.
 
-        `token_epoch` is the number from the time at which the credentials were read, by default from now. So a new
-        password meanwhile refuses this token too.
+        `token_epoch` is `users.token_epoch` when the credentials were read, by default now. A password that is changed
+        after the credentials were read increases the column, so no token is issued.
         """
         if token_epoch is None:
             token_epoch = await self.db.fetch_value("SELECT token_epoch FROM users WHERE id = $1", user_id) or 0

@@ -25,12 +25,12 @@ def in_domain(noun: str) -> Check:
 
 
 def reader_of(noun: str) -> Check:
-    """Who may read all objects, or those of the token's domain."""
+    """Allows administrators and readers of the system to read all objects, readers of a domain those of the domain."""
     return READER | (Role("reader") & in_domain(noun))
 
 
 def manager_of(noun: str) -> Check:
-    """Who may change all objects, or those of the token's domain."""
+    """Allows administrators to change all objects, and managers of a domain those of the domain."""
     return ADMIN | (Role("manager") & in_domain(noun))
 
 
