@@ -144,6 +144,9 @@ def test_update_and_metadata(database_url: str) -> None:
             path = f"/shares/{await c.create(name='a')}"
             changed = await c.put(path, {"share": {"display_name": "b", "display_description": "d"}})
             assert (changed.json()["share"]["name"], changed.json()["share"]["description"]) == ("b", "d")
+            both = {"name": "n", "display_name": "x", "description": "m", "display_description": "x"}
+            changed = await c.put(path, {"share": both})
+            assert (changed.json()["share"]["name"], changed.json()["share"]["description"]) == ("n", "m")
             assert (await c.put(path, {"share": {"is_public": True}})).status == 400
             assert (await c.post(f"{path}/metadata", {"metadata": {"k": "v", "l": "w"}})).status == 200
             assert (await c.put(f"{path}/metadata/k", {"meta": {"k": "x"}})).json() == {"meta": {"k": "x"}}

@@ -21,6 +21,7 @@ __all__ = ["metadata", "views"]
 RULE = "share:"
 SHARE = "/shares/{share_id}"
 FORCED = "share:force_delete"
+_TEXTS = ("name", "description")
 
 
 @api.route("GET", "/shares", policy=RULE + "get_all", query=schemas.LIST, shows=("shares", "share brief", True))
@@ -68,8 +69,9 @@ async def update(ctx: Context, share_id: str) -> Response:
     """Change the name or the description of a share."""
     body = ctx.body["share"]
     _check_private(body)
-    # `name` takes precedence over the older `display_name`.
-    values = {key.removeprefix("display_"): body[key] for key in sorted(body) if key != "is_public"}
+    # `name` and `description` take precedence over the older `display_name` and `display_description`.
+    values = {key: body[f"display_{key}"] for key in _TEXTS if f"display_{key}" in body}
+    values |= {key: body[key] for key in _TEXTS if key in body}
     async with ctx.db.transaction() as tx:
         await model.find(ctx, tx, share_id, rule=RULE + "update", lock=True)
         await model.change(tx, share_id, values)
