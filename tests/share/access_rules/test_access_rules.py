@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.share.support import share_cloud
@@ -39,6 +41,19 @@ def test_allow_list_and_deny(database_url: str) -> None:
             assert (await c.act(share_id, "deny_access", {"access_id": rule["id"]})).status == 202
             assert (await c.get(path)).status == 404
             assert (await c.act(share_id, "deny_access", {"access_id": rule["id"]})).status == 404
+
+    run(scenario())
+
+
+def test_parallel_changes_of_metadata_are_all_kept(database_url: str) -> None:
+    async def scenario() -> None:
+        async with share_cloud(database_url) as c:
+            path = f"/share-access-rules/{(await c.allow(await c.create(), '10.0.0.1')).json()['access']['id']}"
+            items = {f"k{number}": "v" for number in range(8)}
+            await asyncio.gather(*(c.put(f"{path}/metadata", {"metadata": {key: "v"}}) for key in items))
+            assert (await c.item(path))["metadata"] == items
+            await asyncio.gather(*(c.delete(f"{path}/metadata/{key}") for key in items))
+            assert (await c.item(path))["metadata"] == {}
 
     run(scenario())
 

@@ -70,7 +70,7 @@ async def show(ctx: Context, rule_id: str) -> Response:
 async def set_metadata(ctx: Context, rule_id: str) -> Response:
     """Add to the metadata of an access rule."""
     async with ctx.db.transaction() as tx:
-        rule, _ = await model.find(ctx, tx, rule_id, rule=SET_METADATA)
+        rule, _ = await model.find(ctx, tx, rule_id, rule=SET_METADATA, lock=True)
         metadata = {**rule.metadata, **ctx.body["metadata"]}
         if len(metadata) > MAX_METADATA:
             raise BadRequest(f"metadata: an access rule has at most {MAX_METADATA} items.")
@@ -82,7 +82,7 @@ async def set_metadata(ctx: Context, rule_id: str) -> Response:
 async def delete_metadata(ctx: Context, rule_id: str, key: str) -> None:
     """Delete a metadata item of an access rule."""
     async with ctx.db.transaction() as tx:
-        rule, _ = await model.find(ctx, tx, rule_id, rule=DELETE_METADATA)
+        rule, _ = await model.find(ctx, tx, rule_id, rule=DELETE_METADATA, lock=True)
         if key not in rule.metadata:
             raise model.not_found(key)
         metadata = {name: value for name, value in rule.metadata.items() if name != key}

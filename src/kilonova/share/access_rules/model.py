@@ -32,14 +32,19 @@ def not_found(rule_id: str) -> NotFound:
     return NotFound(f"Share access rule {rule_id[:80]} could not be found.")
 
 
-async def get(reader: Reader, rule_id: str) -> AccessRule | None:
-    row = await reader.fetch_one("SELECT * FROM share_access_rules WHERE id = $1", rule_id)
-    return AccessRule.decode_optional(row)
+async def get(reader: Reader, rule_id: str, *, lock: bool = False) -> AccessRule | None:
+    sql = "SELECT * FROM share_access_rules WHERE id = $1"
+    return AccessRule.decode_optional(await reader.fetch_one(f"{sql} FOR UPDATE" if lock else sql, rule_id))
 
 
-async def find(ctx: Context, reader: Reader, rule_id: str, *, rule: str = GET) -> tuple[AccessRule, Share]:
-    """The access rule and its share. Raises 404 if the caller may not see the share, and 403 if the rule forbids."""
-    found = await get(reader, rule_id)
+async def find(
+    ctx: Context, reader: Reader, rule_id: str, *, rule: str = GET, lock: bool = False
+) -> tuple[AccessRule, Share]:
+    """The access rule and its share.
+
+    Raises 404 if the caller may not see the share, and 403 if the policy `rule` forbids the action.
+    """
+    found = await get(reader, rule_id, lock=lock)
     share = None if found is None else await shares.get(reader, found.share_id)
     if found is None or share is None or not ctx.may(shares.SHOW, shares.target(share)):
         raise not_found(rule_id)
@@ -53,7 +58,10 @@ async def of_share(reader: Reader, share_id: str) -> list[AccessRule]:
 
 
 async def hidden(ctx: Context, reader: Reader, rules: list[AccessRule]) -> set[str]:
-    """The ids of rules that a lock hides from the caller: who has access is shown to the lock's owner only."""
+    """The ids of the rules whose `access_to` a lock hides from the caller.
+
+    Only the owner of the lock and administrators see it.
+    """
     found = [(rule.id, lock) for rule in rules for lock in await locks.of_resource(reader, rule.id, locks.SHOW)]
     return {ident for ident, lock in found if lock.user_id != ctx.token.user_id and not ctx.may("context_is_admin")}
 
