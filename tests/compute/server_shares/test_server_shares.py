@@ -9,8 +9,9 @@ import pytest
 from msgspec import structs
 
 from kilonova.hosts.messages import Share
+from kilonova.identity.client import Auth
 from kilonova.ids import new_id
-from kilonova.share.client import ShareClient
+from kilonova.share.client import AccessRule, ShareClient
 from tests.compute.operations.support import (
     SHORT_HOST_TIMEOUT,
     finish_operations,
@@ -248,6 +249,37 @@ def test_share_that_the_host_refuses_is_in_error(sqlite_url: str) -> None:
             assert (await detach(c, server_id, share_id)).status == 200
             await c.gone(f"/servers/{server_id}/shares/{share_id}", version=VERSION)
             await attach_settled(c, server_id, share_id)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("states", "status"), [(["applying", "applying"], "inactive"), (["applying", "error"], "error")]
+)
+def test_attachment_waits_for_the_access_rule(
+    states: list[str], status: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real Manila applies an access rule later, or fails to."""
+    find = ShareClient.access_rule
+
+    async def later(self: ShareClient, share_id: str, kind: str, access_to: str, auth: Auth) -> AccessRule | None:
+        rule = await find(self, share_id, kind, access_to, auth)
+        return rule and structs.replace(rule, state=remaining.pop(0) if remaining else rule.state)
+
+    remaining = [*states]
+    monkeypatch.setattr(ShareClient, "access_rule", later)
+
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            share_id, server_id = await make_share(c), await boot_stopped(c)
+            assert (await attach(c, server_id, share_id)).status == 201
+            await until_status(c, server_id, share_id, status)
+            await wait_until_finished(c.db)
+            assert remaining == []
+            attached = status == "inactive"
+            assert (len(await rules_of(c, share_id)), len(await guest_shares(c, server_id))) == (attached, attached)
+            if not attached:
+                assert "could not give the host access" in (await c.show(server_id))["fault"]["message"]
 
     run(scenario())
 
