@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Body = Mapping[str, object]
 T = TypeVar("T")
 
-# Locked access rules.
+# The first version with locked access rules.
 VERSION = "2.82"
-# The state of an access rule that applies.
+# The state of an access rule that is in effect.
 ACTIVE = "active"
 
 
@@ -30,12 +30,9 @@ class ShareError(Refused):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """`size` is in GiB."""
-
     id: str
     status: str
     share_proto: str
-    size: int = 0
     name: str | None = None
     project_id: str | None = None
 
@@ -53,7 +50,6 @@ class AccessRule(Struct, frozen=True):
     access_type: str
     access_to: str
     state: str
-    access_level: str = "rw"
 
 
 class ResourceLock(Struct, frozen=True):
@@ -92,7 +88,7 @@ class ShareClient:
         return found[0].path if found else None
 
     async def access_rule(self, share_id: str, access_type: str, access_to: str, auth: Auth) -> AccessRule | None:
-        """The rule of a share that gives access, in any state."""
+        """The access rule of a share for `access_to`, in any state, or None."""
         response = await self._call("GET", f"/share-access-rules?{urlencode({'share_id': share_id})}", auth)
         rules = _decode(response, "access_list", _RULES)
         return next((rule for rule in rules if (rule.access_type, rule.access_to) == (access_type, access_to)), None)
@@ -126,7 +122,7 @@ class ShareClient:
         return _decode(await self._call("GET", f"/resource-locks?{query}", auth), "resource_locks", _LOCKS)
 
     async def lock(self, share_id: str, reason: str, auth: Auth) -> ResourceLock:
-        """Forbid to delete the share."""
+        """Lock the share, so that it cannot be deleted."""
         body = {"resource_id": share_id, "resource_type": "share", "resource_action": "delete", "lock_reason": reason}
         response = await self._call("POST", "/resource-locks", auth, {"resource_lock": body})
         return _decode(response, "resource_lock", _LOCK)

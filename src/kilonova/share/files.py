@@ -18,9 +18,9 @@ from kilonova.disk_space import available_bytes
 if TYPE_CHECKING:
     from kilonova.config import Config
 
-# Guests decide by owner and mode who may use a share; its root is open to every user of the guest.
+# As `/tmp`: every user of a guest may create files, and owners and modes of these files limit who else may use them.
 _MODE = 0o1777
-# How long a thread removes content until it can be stopped.
+# A thread removes content for this time. Then the operation can be cancelled, or the next thread continues.
 _PART_SECONDS = 0.5
 
 
@@ -57,14 +57,14 @@ class ShareFiles:
     async def remove(self, share_id: str) -> None:
         """Remove the directory with its content. A missing directory is ignored. Raises OSError.
 
-        In parts, because a thread cannot be cancelled, and a share may have millions of files.
+        The content is removed in parts, because a thread cannot be cancelled, and a share may have millions of files.
         """
         await asyncio.to_thread(self._set_aside, share_id)
         while not await asyncio.to_thread(_remove_part, self.deleted / share_id):
             pass
 
     def _set_aside(self, share_id: str) -> None:
-        """Rename the directory first, so that no guest that starts meanwhile finds half of the content."""
+        """Move the directory to `deleted/`, so that a guest that starts meanwhile cannot mount it."""
         directory = self.root / share_id
         if directory.exists():
             self.deleted.mkdir(mode=0o700, exist_ok=True)
@@ -73,9 +73,10 @@ class ShareFiles:
 
 
 def _remove_part(directory: Path) -> bool:
-    """Remove content for a moment. Returns whether the directory is removed.
+    """Remove content for `_PART_SECONDS`. Returns whether the directory is removed.
 
-    Guests may have made links, and none is followed. Inner directories are moved up, so that no depth is a problem.
+    Guests may have created symbolic links, which are not followed. Nested directories are moved to the top first, so
+    that their depth is not limited by the length of a path.
     """
     until = time.monotonic() + _PART_SECONDS
     while directory.exists():

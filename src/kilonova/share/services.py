@@ -1,4 +1,4 @@
-"""Routes of services, for operators, and of availability zones and pools."""
+"""Routes of services, for operators, and of availability zones."""
 
 from __future__ import annotations
 

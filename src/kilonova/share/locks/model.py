@@ -53,7 +53,7 @@ async def find(ctx: Context, reader: Reader, lock_id: str, *, rule: str = GET) -
 async def insert(
     ctx: Context, tx: Transaction, resource_type: str, resource_id: str, action: str, reason: str | None
 ) -> Lock:
-    """Lock the action for the caller. A second lock by the same user is refused (409)."""
+    """Lock the action for the caller. A second lock of the same user with the same reason is refused (409)."""
     lock = Lock(
         id=new_id(),
         project_id=ctx.token.project_id or "",
@@ -69,7 +69,10 @@ async def insert(
     if any(
         found.user_id == lock.user_id and found.reason == reason for found in await of_resource(tx, resource_id, action)
     ):
-        raise Conflict(f"The {resource_type} {resource_id} is locked for the action {action} by this user already.")
+        raise Conflict(
+            f"The {resource_type} {resource_id} already has a lock of this user for the action {action} with the same"
+            " reason."
+        )
     await insert_row(tx, Lock.table, lock.encode())
     return lock
 
@@ -90,9 +93,12 @@ async def check_unlocked(reader: Reader, resource_id: str, action: str) -> None:
 
 
 def check_owner(ctx: Context, lock: Lock) -> None:
-    """Refuse (403) a change of a lock of a service or an administrator by another user."""
+    """Refuse (403) to change a lock of a service or an administrator, unless the caller is one of these."""
     if lock.context != "user" and not ctx.may("service_or_admin"):
-        raise Forbidden(f"Resource lock {lock.id} was made by {lock.context}s, so only they can change or delete it.")
+        raise Forbidden(
+            f"Resource lock {lock.id} has the lock_context {lock.context}: only services and administrators can change"
+            " or delete it."
+        )
 
 
 async def delete_all(tx: Transaction, resource_id: str) -> None:

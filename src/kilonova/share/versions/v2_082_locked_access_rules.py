@@ -1,4 +1,4 @@
-"""Resource locks forbid to delete an access rule, or hide who has access."""
+"""Resource locks forbid the deletion of an access rule, or hide its `access_to`."""
 
 from kilonova.http.versions import Microversion, action
 from kilonova.share.api import SHARE_ACTION
