@@ -20,7 +20,7 @@ api = Api(
     legacy_header="X-OpenStack-Nova-API-Version",
     request_id_header="X-Compute-Request-Id",
     project_in_path=True,
-    # As in Nova, which takes plain text for no content type at all.
+    # As in Nova, a body of the type text/plain is read as if the request had no content type.
     body_types=(JSON, "application/vnd.openstack.compute+json", "text/plain"),
     trailing_slash=False,
 )

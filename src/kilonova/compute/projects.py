@@ -7,9 +7,9 @@ from kilonova.http.errors import BadRequest
 
 
 async def check_project(ctx: Context, project_id: str) -> None:
-    """Refuse an unknown project, to which a misspelt id would give quota or access without effect.
+    """Refuse (400) an unknown project: a quota of a misspelt project id, or access for it, would have no effect.
 
-    Any id is valid where the service user may not look projects up.
+    If the service user may not look up projects, every id is accepted.
     """
     if project_id == ctx.token.project_id:
         return

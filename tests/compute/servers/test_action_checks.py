@@ -57,7 +57,7 @@ def test_order_of_checks(
     run(scenario())
 
 
-# Actions of a shelved server in error, and the one that no other server in error may do.
+# The only actions of a shelved server in error. A server in error that is not shelved cannot be unshelved.
 SHELVED_IN_ERROR = {"unshelve", "delete", "os-resetState"}
 
 

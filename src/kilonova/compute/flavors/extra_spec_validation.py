@@ -19,7 +19,7 @@ _LEVEL = "custom|high|normal|low"
 _NAMESPACES: dict[str, dict[str, str]] = {
     "accel": {"device_profile": _TEXT},
     "aggregate_instance_extra_specs": {_TEXT: _TEXT},
-    # Of hypervisors as the API shows them, and of hosts as the scheduler sees them. Any value may follow an operator.
+    # Attributes of hypervisors in the API and of hosts in the scheduler. The value may begin with an operator.
     "capabilities": {
         "id|uuid|service_id|host|host_ip|hypervisor_(hostname|type|version)": _TEXT,
         "vcpus(_used|_total)?|memory_mb(_used)?|local_gb(_used)?|free_ram_mb|free_disk_(gb|mb)|disk_mb_used": _TEXT,

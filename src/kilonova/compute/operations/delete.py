@@ -30,8 +30,8 @@ WITH_VOLUMES = frozenset({RELEASE, DELETE_VOLUMES})
 RELEASE_SHARES = "release shares"
 # The step that a server without shares skips.
 WITH_SHARES = frozenset({RELEASE_SHARES})
-# The delete waits for a volume service that is down, so that users need not repeat it.
-VOLUMES_SECONDS = 24 * 3600.0
+# The delete waits for a volume service or a share service that is down, so that users need not repeat it.
+SERVICES_SECONDS = 24 * 3600.0
 
 
 class Delete(Operation):
@@ -49,14 +49,14 @@ class Delete(Operation):
                 release_volumes,
                 undo=None,
                 why="the guest that used them is destroyed",
-                deadline=VOLUMES_SECONDS,
+                deadline=SERVICES_SECONDS,
             ),
             Step(
                 RELEASE_SHARES,
                 shares.release_all,
                 undo=None,
                 why="the guest that used them is destroyed",
-                deadline=VOLUMES_SECONDS,
+                deadline=SERVICES_SECONDS,
             ),
             Step("drop ports", drop_ports, undo=None, why="the guest that used them is destroyed", deadline=600),
             Step(
@@ -64,13 +64,13 @@ class Delete(Operation):
                 new_volumes.delete,
                 undo=None,
                 why="a deleted volume cannot be restored",
-                deadline=VOLUMES_SECONDS,
+                deadline=SERVICES_SECONDS,
             ),
             transaction_step("settle", settle, "allocations and the server's row"),
         )
 
     async def failed(self, tx: Transaction, error: Failed) -> None:
-        """No action but a delete applies to a server in error with an unconfirmed resize, so that ends here."""
+        """Confirm an unconfirmed resize: a server in error can neither confirm nor revert its resize."""
         await end_resize(tx, await server_of(self, tx), parked=True)
         await model.fail(tx, str(self.server_id), str(error), error.fault)
 

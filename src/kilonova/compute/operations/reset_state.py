@@ -56,7 +56,7 @@ async def check(services: Services, reader: Reader, server: Server, state: str) 
     """Raise Failed if the only copy of a shelved server's disk may be the image, which the reset would delete."""
     if state != states.ACTIVE or not server.is_shelved:
         return
-    # A server in error cannot be offloaded, so this reset is its only way to an evacuation.
+    # A shelved server in error cannot be offloaded. Only after this reset can it be evacuated.
     if server.vm_state == states.SHELVED and await is_down(services, reader, server.host_name):
         raise Failed(
             f"Cannot 'os-resetState' instance {server.id} while it is in vm_state {server.vm_state}: its host"

@@ -27,7 +27,7 @@ SHARE = SHARES + "/{share_id}"
 TRAITS = ("COMPUTE_STORAGE_VIRTIO_FS", "COMPUTE_MEM_BACKING_FILE")
 _TAG: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[a-zA-Z0-9-]*$"}
 _CREATE = request_body("share", {"share_id": UUID, "tag": _TAG}, ["share_id"])
-# Longer tags are no virtiofs tags.
+# The limit of virtiofs.
 MAX_TAG_LENGTH = 36
 _ONE = ("share", "server share", False)
 

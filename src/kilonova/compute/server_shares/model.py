@@ -12,7 +12,7 @@ from kilonova.store.insert import insert_row
 from kilonova.store.records import Record
 
 ATTACHING, ATTACHED, DETACHING, ERROR = "attaching", "attached", "detaching", "error"
-# What an attached share is shown as, by whether the guest runs.
+# The API shows these instead of ATTACHED: active while the guest runs.
 ACTIVE, INACTIVE = "active", "inactive"
 # The only protocol that hosts can mount.
 NFS = "NFS"
@@ -91,7 +91,7 @@ def shown_status(share: ServerShare, *, running: bool) -> str:
 
 
 def messages_of(shares: Iterable[ServerShare]) -> list[messages.Share]:
-    """The shares for a host."""
+    """The shares as commands to hosts name them."""
     return [
         messages.Share(
             share_id=share.share_id,

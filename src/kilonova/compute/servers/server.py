@@ -49,7 +49,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 def instance_name(template: str, server_id: str) -> str:
-    """The name that administrators see beside the name that the user has chosen."""
+    """The value of `OS-EXT-SRV-ATTR:instance_name`."""
     return template % {"uuid": server_id}
 
 

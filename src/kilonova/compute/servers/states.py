@@ -87,7 +87,7 @@ STATUSES = frozenset(
 class Transition:
     """`verb` is for error messages; `follows` maps each allowed state to the states that may follow.
 
-    `with_shares`: whether a server with file shares may do it.
+    `with_shares`: whether a server with file shares may perform the action.
     """
 
     verb: str
@@ -99,9 +99,10 @@ class Transition:
         return self.follows.keys()
 
     def allows(self, vm_state: str, *, shelved: bool) -> bool:
-        """Whether a server in this state may do it. A shelved server in error may do what shelved servers may too.
+        """Whether a server in this state may perform the action.
 
-        So its image is not forgotten.
+        A shelved server in error may only perform actions that are allowed in error and in a shelved state: others
+        would leave its image behind. A server in error that is not shelved cannot be unshelved.
         """
         if vm_state != ERROR:
             return vm_state in self.allowed

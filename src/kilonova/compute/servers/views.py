@@ -85,7 +85,7 @@ def bare_addresses(shown: ShownServer, ctx: Context) -> dict[str, list[Document]
 
 
 def image(shown: ShownServer, ctx: Context) -> Document | str:
-    """The image, with those of its properties that mean something to compute."""
+    """The image, with the image properties that compute knows."""
     found = image_without_properties(shown, ctx)
     if isinstance(found, str):
         return found

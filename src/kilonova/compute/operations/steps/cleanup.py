@@ -389,7 +389,10 @@ async def _defer_interface(op: Operation, host: str, port_id: str) -> None:
 
 
 async def set_shares(op: Operation, host: str, step: str, verb: SetShares) -> None:
-    """Give the operation's guest these shares: now, or deferred those that the server has then."""
+    """Set the shares of the operation's guest.
+
+    If the host does not respond, a deferred operation sets the shares that the server has when the host responds.
+    """
     if not await call_or_defer(op, host, step, verb):
         async with op.db.transaction() as tx:
             await _defer(op, tx, RESTORE_SHARES, None, RestoreSharesParams(**_origin(op, host)))

@@ -44,7 +44,7 @@ class NewImageParams(Protocol):
 
 
 class Requester(Protocol):
-    """Whose request leads to another operation: an operation's, or that of the API."""
+    """An operation or an API request that begins the deletion of an image."""
 
     @property
     def project_id(self) -> str | None: ...

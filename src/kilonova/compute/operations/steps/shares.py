@@ -13,7 +13,7 @@ from kilonova.share.client import AccessRule, ShareError
 
 _RULE_REASON = "Servers on this host use the share."
 _ACCESS_TYPE = "ip"
-# A rule may be changed by operations of other servers on the host meanwhile.
+# Operations of other servers on the host may change the rule meanwhile.
 _MAX_CHANGES = 5
 
 
@@ -27,7 +27,7 @@ async def share_errors() -> AsyncIterator[None]:
 
 
 async def lock(op: Operation, share: ServerShare) -> None:
-    """Forbid to delete the share while the server has it."""
+    """Lock the share, so that it cannot be deleted while the server has it."""
     auth = await op.services.identity.auth()
     async with share_errors():
         locks = await op.services.share.locks(share.share_id, auth)
@@ -44,9 +44,9 @@ async def unlock(op: Operation, share: ServerShare) -> None:
 
 
 async def update_access(op: Operation, share: ServerShare) -> None:
-    """Make the access rule follow the servers of the host: it exists while one of them needs it.
+    """Create the access rule of the host if a server of the host needs it, and delete it if none does.
 
-    The rows are read after every change, because an operation of another server may have read them before it.
+    The rows are read again after every change, because operations of other servers may have changed them meanwhile.
     """
     auth, client = await op.services.identity.auth(), op.services.share
     async with share_errors():
