@@ -53,7 +53,7 @@ async def running(
 ) -> AsyncIterator[Process]:
     """Run a process for the duration of the block. Without a socket only its own clients reach its APIs.
 
-    `tell` is called with a line for the operator if a host of the process is late, and when it is there.
+    `tell` is called with a line for the operator if the host of the process is not registered in time, and when it is.
     """
     async with AsyncExitStack() as stack:
         process = Process(config, roles, bound, tell)
@@ -285,7 +285,7 @@ class Process:
         from kilonova.compute.pending_cleanups import find_pending_cleanups
         from kilonova.hosts.fence import FencedHosts
         from kilonova.hosts.heartbeat import Heartbeat
-        from kilonova.hosts.late_hosts import tell_of_late_host
+        from kilonova.hosts.late_hosts import report_late_host
         from kilonova.hosts.reports import ReportQueue
         from kilonova.seeds import spread_hosts
 
@@ -310,7 +310,7 @@ class Process:
             all_hosts.on_change(heartbeat.wake)
         if libvirt is not None:
             libvirt.on_change = heartbeat.wake
-            self.background.start(stack, tell_of_late_host(libvirt, fence, heartbeat, self.tell))
+            self.background.start(stack, report_late_host(libvirt, fence, heartbeat, self.tell))
         await heartbeat.beat()
         if reason := next((fence.ahead[host] for host in local.names if host in fence.ahead), ""):
             raise CannotStart(reason)

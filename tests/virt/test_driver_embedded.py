@@ -139,12 +139,12 @@ def test_host_with_slow_libvirt_is_registered_when_libvirt_answers(site: Site, t
             # The start checks libvirt by a connection of its own.
             (tmp_path / "answer-1").touch()
             wait_for_line(
-                "host        slow is not there yet: libvirt at qemu:///system has not listed its capabilities"
+                "host        slow is not registered yet: libvirt at qemu:///system has not listed its capabilities"
             )
             starting.result()
             assert cloud.hypervisors() == []
             (tmp_path / "answer-2").touch()
-            wait_for_line("host        slow is there")
+            wait_for_line("host        slow is registered")
             (found,) = cloud.hypervisors()
             assert (found["hypervisor_hostname"], found["state"]) == ("slow", "up")
             assert (tmp_path / "queries").read_text() == "query\n" * 2

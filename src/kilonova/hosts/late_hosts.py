@@ -1,4 +1,4 @@
-"""Tells the operator on the terminal that a host of this process is not registered yet, why, and when it is."""
+"""Reports to the operator, on the terminal, why the host of this process is not registered yet, and when it is."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Registry(Protocol):
     def is_registered(self, host: str) -> bool: ...
 
 
-async def tell_of_late_host(hosts: LateHost, fence: Fence, registry: Registry, tell: Callable[[str], None]) -> None:
-    """Call `tell` with each new reason why the host is not there, and when it is there."""
+async def report_late_host(hosts: LateHost, fence: Fence, registry: Registry, tell: Callable[[str], None]) -> None:
+    """Call `tell` with each new reason why the host is not registered, and again when it is registered."""
     (host,) = hosts.names
     await asyncio.sleep(_LATE_SECONDS)
-    told = ""
+    reported = ""
     while not registry.is_registered(host):
         reason = fence.ahead.get(host) or hosts.why_absent(host)
-        if reason != told:
-            tell(f"{host} is not there yet: {reason}")
-            told = reason
+        if reason != reported:
+            tell(f"{host} is not registered yet: {reason}")
+            reported = reason
         await asyncio.sleep(_POLL_SECONDS)
-    if told:
-        tell(f"{host} is there")
+    if reported:
+        tell(f"{host} is registered")

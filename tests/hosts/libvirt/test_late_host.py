@@ -1,4 +1,4 @@
-"""A host whose libvirt is slow to list its capabilities: the cloud starts, and says when the host is there."""
+"""A host whose libvirt is slow to list its capabilities: the cloud starts, and says when the host is registered."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_late_answer_of_libvirt_registers_the_host(tmp_path: Path, slow: SlowLib
     async def go() -> None:
         lines = asyncio.Queue[str]()
         async with running(make_config(tmp_path, "test:///default"), tell=lines.put_nowait) as process:
-            reason = "libvirt at test:///default has not listed its capabilities so far"
-            assert await next_line(lines) == f"box is not there yet: {reason}"
+            reason = "libvirt at test:///default has not listed its capabilities yet"
+            assert await next_line(lines) == f"box is not registered yet: {reason}"
             assert slow.begun.is_set()
             assert await process.services.db.fetch(HYPERVISORS) == []
             slow.answers.set()
-            assert await next_line(lines) == "box is there"
+            assert await next_line(lines) == "box is registered"
             assert await process.services.db.fetch(HYPERVISORS) == [{"host": "box"}]
             assert slow.queries == 1
 
@@ -81,6 +81,6 @@ def test_unreachable_libvirt_is_named(tmp_path: Path, slow: SlowLibvirt) -> None
         async with running(make_config(tmp_path, uri), tell=lines.put_nowait):
             while "does not respond" not in (line := await next_line(lines)):
                 pass
-        assert line.startswith(f"box is not there yet: libvirt at {uri} does not respond: ")
+        assert line.startswith(f"box is not registered yet: libvirt at {uri} does not respond: ")
 
     asyncio.run(go())

@@ -56,8 +56,8 @@ class LibvirtHost:
         return found
 
     def why_absent(self, host: str) -> str:
-        """Why the host is not registered, as far as its libvirt is the reason."""
-        return self._problem or f"libvirt at {self._uri} has not listed its capabilities so far"
+        """Why libvirt keeps the host from being registered."""
+        return self._problem or f"libvirt at {self._uri} has not listed its capabilities yet"
 
     def unreachable(self, hosts: Iterable[str]) -> list[str]:
         """The host counts as unreachable if its libvirt has not responded for a while."""
