@@ -103,7 +103,7 @@ def test_each_connection_is_asked_once() -> None:
             assert go_on.wait(60)
             return f"{question} {libvirt.getVersion()}"
 
-        waiting = [asyncio.create_task(connection.ask_once(ask, "who")) for _ in range(3)]
+        waiting = [asyncio.create_task(connection.call_once(ask, "who")) for _ in range(3)]
         await asyncio.to_thread(begun.wait)
         # A caller that gives up does not wait for the answer, and does not lose it for others.
         waiting[0].cancel()
@@ -114,18 +114,18 @@ def test_each_connection_is_asked_once() -> None:
         assert [thread.name for thread in threading.enumerate()].count("libvirt call") == 1
         go_on.set()
         assert [await task for task in waiting[1:]] == ["who 2", "who 2"]
-        assert await connection.ask_once(ask, "who") == "who 2"
-        assert await connection.ask_once(ask, "what") == "what 2"
+        assert await connection.call_once(ask, "who") == "who 2"
+        assert await connection.call_once(ask, "what") == "what 2"
         assert asked == ["who", "what"]
         await connection.call(lambda libvirt: libvirt.close())
-        assert await connection.ask_once(ask, "who") == "who 2"
+        assert await connection.call_once(ask, "who") == "who 2"
         assert asked == ["who", "what", "who"]
         await connection.close()
 
     asyncio.run(go())
 
 
-def test_error_is_no_answer_to_keep() -> None:
+def test_error_is_not_cached() -> None:
     pytest.importorskip("libvirt")
 
     async def go() -> None:
@@ -139,8 +139,8 @@ def test_error_is_no_answer_to_keep() -> None:
             return len(asked)
 
         with pytest.raises(DriverError):
-            await connection.ask_once(ask)
-        assert [await connection.ask_once(ask) for _ in range(2)] == [2, 2]
+            await connection.call_once(ask)
+        assert [await connection.call_once(ask) for _ in range(2)] == [2, 2]
         await connection.close()
 
     asyncio.run(go())

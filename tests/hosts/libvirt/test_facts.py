@@ -16,7 +16,7 @@ from tests.support import run
 class _Libvirt:
     """Has no getHostname: it would wait for a DNS lookup, so the driver must not call it."""
 
-    async def ask_once(self, call: Any, *args: Any) -> Any:
+    async def call_once(self, call: Any, *args: Any) -> Any:
         return call(self, *args)
 
     def getVersion(self) -> int:

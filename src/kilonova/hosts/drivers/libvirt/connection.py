@@ -59,11 +59,11 @@ class Connection:
         self.uri = uri
         self._open: libvirt.virConnect | None = None
         self._opening = threading.Lock()
-        # Questions of `ask_once` that wait for their answer, and answers of the open connection `_asked`.
-        self._unanswered: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
-        self._asking = threading.Lock()
-        self._asked: libvirt.virConnect | None = None
-        self._answers: dict[tuple[Any, ...], Any] = {}
+        # Unfinished calls of `call_once`, and cached results, which are those of the connection `_results_of`.
+        self._unfinished: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
+        self._results_lock = threading.Lock()
+        self._results_of: libvirt.virConnect | None = None
+        self._results: dict[tuple[Any, ...], Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: list[Callable[[Event], None]] = []
         self._closed = False
@@ -80,25 +80,25 @@ class Connection:
         """Like `run`, with the open connection as the first argument: `call(virConnect, *args)`."""
         return await self.run(self._connected, call, *args, stop=stop)
 
-    async def ask_once(self, call: Callable[..., T], *args: Any) -> T:
-        """Like `call`, but asks each connection once and keeps the answer. For questions that change nothing.
+    async def call_once(self, call: Callable[..., T], *args: Any) -> T:
+        """Like `call`, but calls libvirt once for each connection and caches the result. For calls that only read.
 
-        A cancellation takes effect at once. The answer is kept when it arrives, and callers after that get it.
+        A cancellation takes effect at once. The call goes on, and its result is cached for later callers.
         """
         self._loop = asyncio.get_running_loop()
-        question = (call, *args)
-        asked = self._unanswered.get(question)
-        if asked is None:
-            # Further callers wait for the same answer, so that a libvirt that hangs holds up one thread.
-            asked = self._unanswered[question] = in_thread(self._translated, self._ask_once, call, *args)
-            asked.add_done_callback(lambda done: self._end_question(question, done))
-        answer: T = await asyncio.shield(asked)
-        return answer
+        key = (call, *args)
+        unfinished = self._unfinished.get(key)
+        if unfinished is None:
+            # Further callers wait for the same result, so that a libvirt that hangs blocks one thread only.
+            unfinished = self._unfinished[key] = in_thread(self._translated, self._call_once, call, *args)
+            unfinished.add_done_callback(lambda done: self._end_call(key, done))
+        result: T = await asyncio.shield(unfinished)
+        return result
 
-    def _end_question(self, question: tuple[Any, ...], asked: asyncio.Future[Any]) -> None:
-        del self._unanswered[question]
-        if not asked.cancelled():
-            asked.exception()  # there may be no waiting caller
+    def _end_call(self, key: tuple[Any, ...], done: asyncio.Future[Any]) -> None:
+        del self._unfinished[key]
+        if not done.cancelled():
+            done.exception()  # marks it as retrieved: all callers may have been cancelled
 
     def on_event(self, callback: Callable[[Event], None]) -> Callable[[], None]:
         """Call `callback` in the event loop for every event. Returns the function that unsubscribes it."""
@@ -132,15 +132,15 @@ class Connection:
     def _connected(self, call: Callable[..., T], *args: Any) -> T:
         return call(self._ensure_open(), *args)
 
-    def _ask_once(self, call: Callable[..., T], *args: Any) -> T:
-        with self._asking:
-            connection, question = self._ensure_open(), (call, *args)
-            if self._asked is not connection:
-                self._asked, self._answers = connection, {}
-            if question not in self._answers:
-                self._answers[question] = call(connection, *args)
-            answer: T = self._answers[question]
-            return answer
+    def _call_once(self, call: Callable[..., T], *args: Any) -> T:
+        with self._results_lock:
+            connection, key = self._ensure_open(), (call, *args)
+            if self._results_of is not connection:
+                self._results_of, self._results = connection, {}
+            if key not in self._results:
+                self._results[key] = call(connection, *args)
+            result: T = self._results[key]
+            return result
 
     def _translated(self, call: Callable[..., T], *args: Any) -> T:
         import libvirt

@@ -61,7 +61,7 @@ _CPU_FLAG_TRAITS = {
 async def describe(hv: Hypervisor) -> HostFacts:
     config = hv.config
     # Some libvirts take long to list their capabilities.
-    version, capabilities, domain = await hv.connection.ask_once(_query_libvirt, get_virt_type(config.libvirt))
+    version, capabilities, domain = await hv.connection.call_once(_query_libvirt, get_virt_type(config.libvirt))
     return HostFacts(
         host=hv.host,
         # Not libvirt's name: it comes from a DNS lookup, which may be slow and return other names later.
