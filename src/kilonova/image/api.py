@@ -12,5 +12,5 @@ def fault(error: HttpError, request_id: str) -> dict[str, object]:
     return {"code": f"{error.status} {error.title}", "title": error.title, "message": error.message}
 
 
-# python-glanceclient accepts everything, and expects errors as HTML: it cannot read Glance's own JSON format.
+# python-glanceclient sends `Accept: */*` and expects errors as HTML: it cannot read the JSON of `fault`.
 api = Api("image", prefix="/image", errors=fault, html_errors=True, body_limit=BODY_LIMIT)

@@ -67,7 +67,7 @@ class PlannedPort(Record, frozen=True):
 
 
 class PlannedSubport(NamedTuple):
-    """What a subport of a trunk has from its trunk: `device_id` is that of the parent."""
+    """The trunk attributes of a subport. `device_id` is that of the parent port."""
 
     parent_id: str
     vlan: int

@@ -34,7 +34,7 @@ _TABLES = {
 }
 _LIMIT_SCHEMA = {"type": "integer", "minimum": -1, "maximum": 2**31 - 1}
 _IGNORED = {"tenant_id": {"type": "string"}, "project_id": {"type": "string"}}
-# Without either, or with `force`, a limit may be below the usage.
+# A limit may be below the usage unless `check_limit` is true. `force` is accepted without effect.
 _CHECKS = {"check_limit": {"type": "boolean"}, "force": {"type": "boolean"}}
 UPDATE = object_schema(
     {"quota": object_schema({**dict.fromkeys(DEFAULTS, _LIMIT_SCHEMA), **_IGNORED, **_CHECKS})}, ("quota",)

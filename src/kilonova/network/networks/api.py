@@ -41,7 +41,7 @@ CREATE = create_body(
         **_CHANGEABLE,
         "provider:network_type": {"enum": [*TYPES, None]},
         "provider:physical_network": {"type": ["string", "null"], "maxLength": 255},
-        # Heat sends a text. The type of the network decides about the range.
+        # Heat sends a string. The range depends on the type of the network, so `networks/model.py` checks it.
         "provider:segmentation_id": {"type": ["integer", "string", "null"], "pattern": "^[0-9]{1,8}$"},
         "availability_zone_hints": ZONE_HINTS,
     },

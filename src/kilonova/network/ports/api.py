@@ -40,7 +40,7 @@ from kilonova.network.subnets.model import Subnet, subnets_of_network
 from kilonova.store import Reader, Transaction
 
 log = logging.getLogger(__name__)
-# A trunk decides on these attributes of its subports.
+# The trunk sets these attributes of its subports.
 _DEVICE = {"device_id", "device_owner", "binding:host_id"}
 LISTING = Listing(Port, "ports", ATTRIBUTES, CUSTOM_FILTERS)
 

@@ -1,4 +1,4 @@
-"""What ports know of trunks: the trunk of a parent port, and the subports that follow their parent to its host."""
+"""Trunks as ports use them: shows the trunk of a parent port, and binds subports to the host of their parent."""
 
 from __future__ import annotations
 

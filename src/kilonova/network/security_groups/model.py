@@ -86,7 +86,7 @@ async def check_usable(tx: Transaction, project_id: str, group_ids: list[str]) -
 
 async def rules_of(reader: Reader, group_ids: list[str]) -> dict[str, list[SecurityGroupRule]]:
     found: dict[str, list[SecurityGroupRule]] = {group_id: [] for group_id in group_ids}
-    # The first rules of a group have one time. They are shown in the order in which the creation showed them.
+    # The default rules of a group have the same `created_at`. They are listed in the order of the create response.
     sql = (
         "SELECT * FROM security_group_rules WHERE security_group_id = ANY($1) "
         "ORDER BY created_at, direction, ethertype, id"

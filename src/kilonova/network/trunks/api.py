@@ -66,10 +66,10 @@ async def _create(ctx: Context, tx: Transaction, body: Mapping[str, Any]) -> Tru
     return await model.create(tx, project_id, body, ctx.now)
 
 
-async def _authorize_ports(ctx: Context, reader: Reader, named: Sequence[Mapping[str, Any]]) -> None:
-    """A trunk changes its ports, so the caller must be allowed to."""
-    for one in named:
-        port = await load_port(ctx, reader, one["port_id"])
+async def _authorize_ports(ctx: Context, reader: Reader, bodies: Sequence[Mapping[str, Any]]) -> None:
+    """Check that the caller may change the ports that these bodies name: a trunk changes its ports."""
+    for body in bodies:
+        port = await load_port(ctx, reader, body["port_id"])
         ctx.authorize("update_port", policy_target(port.project_id))
 
 
@@ -118,7 +118,7 @@ async def remove_subports(ctx: Context, trunk_id: str) -> Response:
     """Remove subports from a trunk."""
     async with write_transaction(ctx) as tx:
         trunk = await _lock_enabled(ctx, tx, trunk_id, "remove_subports")
-        await model.remove_subports(tx, trunk, [one["port_id"] for one in ctx.body["sub_ports"]], ctx.now)
+        await model.remove_subports(tx, trunk, [subport["port_id"] for subport in ctx.body["sub_ports"]], ctx.now)
         shown = await _view(tx, await resources.update(tx, trunk, {}, ctx.now))
     return Response(shown)
 

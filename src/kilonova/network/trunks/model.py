@@ -17,7 +17,7 @@ from kilonova.network.schemas import to_bool
 from kilonova.store import Reader, Transaction
 from kilonova.store.records import Record
 
-VLAN, MAX_VLAN = "vlan", 4094
+VLAN = "vlan"
 
 
 class Trunk(Resource, frozen=True):
@@ -121,7 +121,7 @@ async def subports_of(reader: Reader, trunk_ids: Sequence[str]) -> dict[str, lis
 
 
 async def active_trunks(reader: Reader, trunks: Sequence[Trunk]) -> set[str]:
-    """The ids of the trunks whose parent port is bound."""
+    """The ids of the trunks whose parent port has the stored status ACTIVE."""
     sql = f"SELECT r.id FROM trunks r WHERE r.id = ANY($1) AND {IS_ACTIVE}"
     return {row["id"] for row in await reader.fetch(sql, [trunk.id for trunk in trunks])}
 

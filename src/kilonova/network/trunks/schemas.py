@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kilonova.http.schema import Schema
+from kilonova.network.networks.model import MAX_VLAN_ID
 from kilonova.network.schemas import BOOLEAN, TEXT, UUID, create_body, object_schema, update_body
-from kilonova.network.trunks.model import MAX_VLAN, VLAN
+from kilonova.network.trunks.model import VLAN
 
 MAX_SUBPORTS = 1000
 _CHANGEABLE: Schema = {"name": TEXT, "admin_state_up": BOOLEAN}
@@ -18,7 +19,7 @@ _SUBPORTS = _subports(
     {
         "port_id": UUID,
         "segmentation_type": {"enum": [VLAN]},
-        "segmentation_id": {"type": "integer", "minimum": 1, "maximum": MAX_VLAN},
+        "segmentation_id": {"type": "integer", "minimum": 1, "maximum": MAX_VLAN_ID},
     },
     ("port_id", "segmentation_id"),
 )
