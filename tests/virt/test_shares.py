@@ -88,7 +88,10 @@ def test_share_that_the_host_cannot_reach_is_refused(host: Host, tmp_path: Path)
             for share, words in (
                 (share_of(directory, "elsewhere"), "only hosts on the same machine"),
                 (share_of(tmp_path / "missing"), "is missing on this machine"),
-                (Share(share_id="s", tag="s", kind="directory", location="nowhere"), "is no `machine:/path`"),
+                (
+                    Share(share_id="s", tag="s", kind="directory", location="nowhere"),
+                    "expected `machine:/path`, found 'nowhere'",
+                ),
             ):
                 with pytest.raises(DriverError, match=words):
                     await driver.set_shares(guest_id, [share])

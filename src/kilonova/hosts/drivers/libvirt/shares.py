@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # Where distributions install virtiofsd, which is in no PATH.
 _DAEMONS = tuple(map(Path, ("/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd")))
-# Spaces and the like in the paths of the kernel's table.
+# Escaped characters, such as spaces, in the paths of `/proc/self/mountinfo`.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-# Guests decide about owners and modes of files; the host itself must run and open none of them.
+# Guests choose owners and modes of files, so the host must not run programs or open devices of the mount.
 _MOUNT_OPTIONS = "nosuid,nodev,noexec"
 
 
@@ -87,7 +87,7 @@ def directory(hv: Hypervisor, guest_id: str, share: Share) -> Path:
 
 
 def add_to_domain(domain: ET.Element, guest: Guest) -> None:
-    """virtiofsd reads and writes the guest's memory, which must therefore be shared."""
+    """Make the guest's memory shared, because virtiofsd reads and writes it."""
     if not guest.shares:
         return
     backing = ET.SubElement(domain, "memoryBacking")
@@ -126,7 +126,9 @@ def _split(share: Share) -> tuple[str, str]:
     """Machine and path of the location. An IPv6 address is in brackets."""
     machine, colon, path = share.location.rpartition(":/")
     if not colon or not machine:
-        raise DriverError(f"the export location of share {share.share_id} is no `machine:/path`: {share.location}")
+        raise DriverError(
+            f"the export location of share {share.share_id}: expected `machine:/path`, found {share.location!r}"
+        )
     return machine, f"/{path}"
 
 
