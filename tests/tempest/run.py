@@ -30,8 +30,8 @@ from tests.support.cloud_process import CloudProcess  # noqa: E402
 from tests.support.recheck import MAX_FLAKY_TESTS, RUNS, Flaky, record_flaky  # noqa: E402
 
 MUST_PASS = HERE / "must-pass.txt"
-# Has the tests of compute that cannot pass, each with the reason.
-EXPLAINED = HERE.parents[1] / "docs" / "api" / "tempest.md"
+# The document of the compute tests that cannot pass, with the reason of each.
+CANNOT_PASS_DOCUMENT = HERE.parents[1] / "docs" / "api" / "tempest.md"
 COMPUTE = r"^tempest\.(serial_tests\.)?api\.compute\."
 # The outcome of each test and the subunit stream are kept here.
 RESULTS_DIRECTORY = HERE.parents[1] / ".tempest"
@@ -45,7 +45,8 @@ SLOW_SNAPSHOTS = {"KILONOVA_SIM__LATENCY__SNAPSHOT": "2"}
 CONCURRENCY = "4"
 # Timeout of tempest's waits, long enough for a busy machine.
 TIMEOUT_SECONDS = "300"
-# With these settings, and without a shared network, many other tests do not pass: these run by themselves afterwards.
+# The tests of WITH_OTHER_SETTINGS need these settings and no shared network. Many other tests fail with them, so the
+# two groups run one after the other.
 OTHER_SETTINGS = {"compute": {"fixed_network_name": "public", "min_compute_nodes": "1"}}
 WITH_OTHER_SETTINGS = [
     "tempest.api.compute.admin.test_auto_allocate_network.AutoAllocateNetworkTest.test_server_create_no_allocate",
@@ -237,14 +238,16 @@ def _expression(names: list[str]) -> str:
 
 
 def unexplained() -> list[str]:
-    """The tests of compute that neither must pass nor stand in the document of those that cannot."""
+    """The compute tests that are neither in must-pass.txt nor in the document of tests that cannot pass."""
     with tempfile.TemporaryDirectory() as directory:
         workspace = create_workspace(Path(directory) / "tempest")
         command = [BIN / "tempest", "run", "--list-tests", "--regex", COMPUTE]
         listed = subprocess.run(command, cwd=workspace, stdout=subprocess.PIPE, check=True).stdout.decode()
     names = {line.partition("[")[0] for line in listed.splitlines() if line.startswith("tempest.")}
     assert names, "tempest lists no tests of compute"
-    return sorted(names - set(read_must_pass()) - set(re.findall(r"`(tempest\.[\w.]+)`", EXPLAINED.read_text())))
+    return sorted(
+        names - set(read_must_pass()) - set(re.findall(r"`(tempest\.[\w.]+)`", CANNOT_PASS_DOCUMENT.read_text()))
+    )
 
 
 def read_must_pass() -> list[str]:
@@ -302,7 +305,7 @@ def main() -> int:
         missing.remove(each.test)
     unknown = [] if options.only else unexplained()
     for name in unknown:
-        print(f"UNEXPLAINED {name}: neither in {MUST_PASS.name} nor in {EXPLAINED.name}")
+        print(f"UNEXPLAINED {name}: neither in {MUST_PASS.name} nor in {CANNOT_PASS_DOCUMENT.name}")
     for name in missing:
         print(f"FAILED {name}: {found.get(name, 'not run')}")
     counts = Counter(found.values())

@@ -10,7 +10,7 @@ from tests.support.cloud_process import CloudProcess, Response
 
 MODEL = "/data_model/?data_model_type=compute"
 FINISHED = ("SUCCEEDED", "FAILED", "CANCELLED")
-# Of one action plan.
+# How many servers an action plan may move at the same time.
 MAX_SERVERS = 10
 # The version in which a pinned zone can be removed.
 UNPIN_VERSION = "2.104"
