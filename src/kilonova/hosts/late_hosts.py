@@ -16,7 +16,7 @@ class LateHost(Protocol):
 
     names: list[str]
 
-    def why_absent(self, host: str) -> str: ...
+    def why_absent(self) -> str: ...
 
 
 class Fence(Protocol):
@@ -34,7 +34,7 @@ async def report_late_host(hosts: LateHost, fence: Fence, registry: Registry, te
     await asyncio.sleep(_LATE_SECONDS)
     reported = ""
     while not registry.is_registered(host):
-        reason = fence.ahead.get(host) or hosts.why_absent(host)
+        reason = fence.ahead.get(host) or hosts.why_absent()
         if reason != reported:
             tell(f"{host} is not registered yet: {reason}")
             reported = reason

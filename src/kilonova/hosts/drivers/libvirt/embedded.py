@@ -55,7 +55,7 @@ class LibvirtHost:
             self._late = asyncio.create_task(self._wait_for_description())
         return found
 
-    def why_absent(self, host: str) -> str:
+    def why_absent(self) -> str:
         """Why libvirt keeps the host from being registered."""
         return self._problem or f"libvirt at {self._uri} has not listed its capabilities yet"
 
