@@ -11,7 +11,7 @@ INTERNAL_ZONE = "internal"
 
 
 def check_zones(setting: str, zones: Iterable[str]) -> None:
-    """Check the names as the API does."""
+    """Check names of availability zones by the rules of the API."""
     for zone in zones:
         _check_zone(setting, zone)
 
@@ -26,6 +26,7 @@ def _check_zone(setting: str, zone: str) -> None:
 
 
 def check_instance_names(template: str) -> None:
+    """Check that names by this template depend on the uuid of the server, and are short enough."""
     try:
         names = {template % {"uuid": digit * 36} for digit in "0f"}
     except (KeyError, TypeError, ValueError):

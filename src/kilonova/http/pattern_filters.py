@@ -25,7 +25,7 @@ def pattern_condition(column: str, key: str, pattern: str) -> tuple[str, str]:
 
 
 async def fetch(db: Database, conditions: Conditions, sql: str, *arguments: Any) -> list[Row]:
-    """Run a statement with these conditions, beside the event loop if they have a regular expression."""
+    """Run a statement with these conditions; with `db.search` if one of them is a regular expression."""
     try:
         read = db.search if _has_regular_expression(conditions) else db.fetch
         return await read(sql, *arguments)

@@ -65,7 +65,10 @@ class Trusts(Resource):
         return await db.fetch_one(f"SELECT * FROM trusts WHERE id = $1 AND {_IS_VALID.format('$2')}", item_id, ctx.now)
 
     async def get(self, ctx: Context, db: Reader, item_id: str, rule: str | None = None, *, verb: str = "get") -> Row:
-        """The trust. 404 also for a trust of others: clients delete trusts that may be deleted already."""
+        """The trust. 404 also for a trust of others: clients delete trusts that may be deleted already.
+
+        A token of a trust may delete a trust: Heat deletes stacks with such a token. Other delegated tokens may not.
+        """
         row = await self.find(ctx, db, item_id)
         if row is None:
             raise not_found(self.noun, item_id)
@@ -75,6 +78,8 @@ class Trusts(Resource):
             if ctx.token.user_id == row["trustee_user_id"]:
                 raise
             raise not_found(self.noun, item_id) from None
+        if verb == "delete" and not (isinstance(ctx.token, Token) and ctx.token.trust is not None):
+            refuse_delegated(ctx, "delete trusts")
         return row
 
     def authorize_list(self, ctx: Context) -> None:
@@ -172,11 +177,6 @@ class Trusts(Resource):
     async def insert(self, ctx: Context, tx: Transaction, row: Json, body: Json) -> None:
         await get(tx, "users", row["trustee_user_id"])
         await super().insert(ctx, tx, row, body)
-
-    async def delete_dependents(self, ctx: Context, tx: Transaction, row: Row) -> None:
-        """A trust ends the trusts that pass it on. A token of a trust may delete it: Heat deletes stacks with one."""
-        if not (isinstance(ctx.token, Token) and ctx.token.trust is not None):
-            refuse_delegated(ctx, "delete trusts")
 
 
 TRUSTS = Trusts()
