@@ -99,9 +99,11 @@ def test_invalid_application_credentials_are_refused(database_url: str, tmp_path
         async with cloud(database_url, tmp_path) as c:
             o = await Owner(c).log_in()
             rule = {"service": "compute", "method": "GET", "path": "/v2.1/servers"}
+            member = await c.ident("role", "member")
             for values, status, text in (
                 ({"roles": [{"name": "admin"}]}, 400, "roles: the token does not have the role admin"),
                 ({"roles": [{"id": "none"}]}, 400, "roles: the token does not have the role none"),
+                ({"roles": [{"id": member, "name": "reader"}]}, 400, f"does not have the role {member}"),
                 ({"expires_at": "2001-01-01T00:00:00"}, 400, "expires_at"),
                 ({"expires_at": "soon"}, 400, "expires_at"),
                 ({"secret": ""}, 400, "secret"),

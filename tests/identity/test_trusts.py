@@ -135,12 +135,13 @@ def test_invalid_trusts_are_refused(database_url: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with cloud(database_url, tmp_path) as c:
             u = await Users(c).create()
-            service = await c.ident("project", "service")
+            service, member = await c.ident("project", "service"), await c.ident("role", "member")
             for values, status, text in (
                 ({"trustor_user_id": u.eve_id}, 403, "identity:create_trust"),
                 ({"trustee_user_id": "none"}, 404, "Could not find user: none."),
                 ({"roles": [{"name": "admin"}]}, 404, "Could not find role: admin."),
                 ({"roles": [{"id": "none"}]}, 404, "Could not find role: none."),
+                ({"roles": [{"id": member, "name": "reader"}]}, 404, f"Could not find role: {member}."),
                 ({"roles": [{}]}, 400, "roles"),
                 ({"roles": []}, 403, "at least one role"),
                 ({"project_id": service}, 404, "Could not find role: member."),

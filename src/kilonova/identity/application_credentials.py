@@ -13,6 +13,7 @@ from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.identity import passwords
 from kilonova.identity.access_rules import ACCESS_RULES, add_access_rules
 from kilonova.identity.api import Json, api, link
+from kilonova.identity.assigned_roles import RoleNotHeld, find_references
 from kilonova.identity.expiry import EXPIRES_AT, parse_expiry
 from kilonova.identity.listing import list_page
 from kilonova.identity.resources import conflicts, lock_deletions, new_id, not_found, write_transaction
@@ -99,15 +100,12 @@ async def create(ctx: Context, user_id: str) -> Response:
 
 async def _role_ids(db: Reader, token: Token, body: Json) -> list[str]:
     """The requested roles and those that they imply, by default all of the token. The token must have them."""
-    held = dict(token.role_ids)
-    by_name = {name: item_id for item_id, name in token.role_ids}
-    requested = body.get("roles") or [{"id": item_id} for item_id in held]
-    wanted = [role["id"] if "id" in role else by_name.get(role["name"]) for role in requested]
-    for role, item_id in zip(requested, wanted, strict=True):
-        if item_id not in held or role.get("name", held[item_id]) != held[item_id]:
-            text = role.get("id") or role["name"]
-            raise BadRequest(f"roles: the token does not have the role {text} in its project.")
-    implied = await with_implied(db, [item_id for item_id in wanted if item_id is not None])
+    held = [item_id for item_id, _ in token.role_ids]
+    try:
+        wanted = find_references(body.get("roles") or [], token.role_ids) or held
+    except RoleNotHeld as error:
+        raise BadRequest(f"roles: the token does not have the role {error} in its project.") from None
+    implied = await with_implied(db, wanted)
     return [item_id for item_id in held if item_id in implied]
 
 

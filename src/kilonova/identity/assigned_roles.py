@@ -5,6 +5,7 @@ A user has the roles of its groups. An assignment that projects inherit is effec
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from kilonova.http.errors import Forbidden
@@ -101,6 +102,22 @@ async def effective_roles(db: Reader, user_id: str, scope: Scope) -> tuple[tuple
     """Id and name of every role that the user has in the scope: assigned, inherited or implied."""
     rows = await db.fetch(_SELECT_ROLES, user_id, scope.kind, scope.id)
     return tuple((row["id"], row["name"]) for row in rows)
+
+
+class RoleNotHeld(Exception):
+    """A body names a role, by this id or name, that is not one of the held roles."""
+
+
+def find_references(references: Sequence[Mapping[str, str]], held: Sequence[tuple[str, str]]) -> list[str]:
+    """The ids of the roles that a body names by id or name. `held` are ids and names. Raises RoleNotHeld."""
+    by_id, by_name = dict(held), {name: item_id for item_id, name in held}
+    found: dict[str, None] = {}
+    for reference in references:
+        item_id = reference["id"] if "id" in reference else by_name.get(reference["name"], "")
+        if item_id not in by_id or reference.get("name", by_id[item_id]) != by_id[item_id]:
+            raise RoleNotHeld(reference.get("id") or reference["name"])
+        found[item_id] = None
+    return list(found)
 
 
 async def accessible(db: Reader, user_id: str, kind: Literal["project", "domain"]) -> list[Row]:

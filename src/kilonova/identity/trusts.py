@@ -11,7 +11,7 @@ from kilonova import clock
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Forbidden
 from kilonova.identity.api import Json, api, list_links
-from kilonova.identity.assigned_roles import effective_roles
+from kilonova.identity.assigned_roles import RoleNotHeld, effective_roles, find_references
 from kilonova.identity.expiry import EXPIRES_AT, parse_expiry
 from kilonova.identity.resources import Resource, get, not_found, refuse_delegated
 from kilonova.identity.rights import with_implied
@@ -169,7 +169,10 @@ class Trusts(Resource):
         if not wanted:
             raise Forbidden("roles: a trust for a project needs at least one role.")
         held = await effective_roles(ctx.db, body["trustor_user_id"], Scope("project", project_id))
-        found = find_references(wanted, held)
+        try:
+            found = find_references(wanted, held)
+        except RoleNotHeld as error:
+            raise not_found("role", str(error)) from None
         if parent is not None and not set(found) <= await with_implied(ctx.db, orjson.loads(parent["role_ids"])):
             raise Forbidden("roles: a trust that passes on another cannot have more roles.")
         return found
@@ -193,18 +196,6 @@ def _redelegation_count(body: Json, parent: Row | None) -> int:
     if count is not None and count > limit:
         raise Forbidden(f"redelegation_count: at most {limit} is allowed here, not {count}.")
     return limit if count is None else int(count)
-
-
-def find_references(references: Sequence[Json], held: Sequence[tuple[str, str]]) -> list[str]:
-    """The ids of the roles that a body names by id or name. Raises NotFound for a role that is not among `held`."""
-    by_id, by_name = dict(held), {name: item_id for item_id, name in held}
-    found: dict[str, None] = {}
-    for reference in references:
-        item_id = reference["id"] if reference.get("id") in by_id else by_name.get(reference.get("name", ""))
-        if item_id is None or reference.get("id", item_id) != item_id:
-            raise not_found("role", reference.get("id") or reference["name"])
-        found[item_id] = None
-    return list(found)
 
 
 async def role_views(ctx: Context, role_ids: Sequence[str]) -> list[Json]:
