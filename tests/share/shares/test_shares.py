@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from typing import Any
 
 import pytest
 
+from kilonova.share.files import ShareFiles
+from tests.compute.operations.support import wait_until_finished
 from tests.share.support import share_cloud
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER
+from tests.support.full_cloud import TIMEOUT_SECONDS
 from tests.support.route_coverage import proves
 
 
@@ -202,6 +207,31 @@ def test_status_is_reset_by_administrators(sqlite_url: str) -> None:
             assert (await c.act(share_id, "extend", {"new_size": 4})).status == 400
             assert (await c.act(share_id, "force_delete", as_="admin")).status == 202
             await c.gone(f"/shares/{share_id}")
+
+    run(scenario())
+
+
+def test_forced_deletion_while_the_directory_is_created(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, deleted, create = threading.Event(), threading.Event(), ShareFiles.create
+
+    def create_late(self: ShareFiles, share_id: str) -> None:
+        begun.set()
+        assert deleted.wait(TIMEOUT_SECONDS)
+        create(self, share_id)
+
+    monkeypatch.setattr(ShareFiles, "create", create_late)
+
+    async def scenario() -> None:
+        async with share_cloud(database_url) as c:
+            made = await c.post("/shares", {"share": {"share_proto": "NFS", "size": 1}})
+            share_id = made.json()["share"]["id"]
+            assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
+            assert (await c.act(share_id, "force_delete", as_="admin")).status == 202
+            await c.gone(f"/shares/{share_id}")
+            deleted.set()
+            await wait_until_finished(c.db)
+            assert not (c.directory / share_id).exists()
+            assert not list((c.directory / "deleted").iterdir())
 
     run(scenario())
 

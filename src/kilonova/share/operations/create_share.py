@@ -56,4 +56,6 @@ async def unmake(op: CreateShare) -> None:
 
 
 async def settle(op: CreateShare, tx: Transaction) -> None:
-    await model.set_available(tx, op.params.share_id, op.result(MAKE))
+    if not await model.set_available(tx, op.params.share_id, op.result(MAKE)):
+        # A forced deletion may have looked for the directory before it existed. The undo removes it.
+        raise Failed(f"Share {op.params.share_id} was deleted meanwhile.")

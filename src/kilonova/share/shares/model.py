@@ -89,15 +89,17 @@ async def set_status(tx: Transaction, share_id: str, status: str, *, before: str
     )
 
 
-async def set_available(tx: Transaction, share_id: str, export_path: str) -> None:
-    await tx.execute(
-        "UPDATE shares SET status = $2, export_path = $3, updated_at = $4 WHERE id = $1 AND status = $5",
+async def set_available(tx: Transaction, share_id: str, export_path: str) -> bool:
+    """Make a share available that is being created. Returns whether its status still was `creating`."""
+    found = await tx.fetch_value(
+        "UPDATE shares SET status = $2, export_path = $3, updated_at = $4 WHERE id = $1 AND status = $5 RETURNING 1",
         share_id,
         AVAILABLE,
         export_path,
         clock.now(),
         CREATING,
     )
+    return found is not None
 
 
 async def delete_row(tx: Transaction, share_id: str) -> None:
