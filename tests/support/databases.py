@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import ctypes
 import os
 import pwd
 import shutil
@@ -28,6 +27,7 @@ from typing import Any
 import pytest
 
 from kilonova.store import Database, open_database
+from tests.support.parent_death import die_with_parent
 from tests.support.soak_delays import DELAYS
 
 DIALECTS = ("sqlite", "postgresql")
@@ -207,7 +207,8 @@ class PostgresServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                preexec_fn=_die_with_parent,
+                # The thread that starts the server is the main thread.
+                preexec_fn=partial(die_with_parent, signal.SIGQUIT),
                 process_group=0,  # Ctrl-C is for the tests, which then stop the server
                 **self._user,
             )
@@ -316,8 +317,3 @@ class PostgresServer:
     def _ready(self) -> bool:
         command = [self.programs / "pg_isready", "--quiet", "-h", self.directory]
         return subprocess.run(command, check=False).returncode == 0
-
-
-def _die_with_parent() -> None:
-    """End the server with the thread that started it, which is the main thread."""
-    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)

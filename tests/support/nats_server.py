@@ -9,7 +9,6 @@ with NatsServer(tmp_path) as nats:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from types import TracebackType
 import pytest
 
 from tests.support.cloud_process import KILONOVA, START_TIMEOUT_SECONDS, CloudProcess, NotStarted
+from tests.support.parent_death import die_with_parent
 from tests.support.ports import free_port
 
 
@@ -84,7 +84,7 @@ class NatsServer:
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 process_group=0,
             )
         until = time.monotonic() + START_TIMEOUT_SECONDS
@@ -173,7 +173,3 @@ class AgentProcess:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

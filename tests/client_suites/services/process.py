@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -12,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+
+from tests.support.parent_death import die_with_parent
 
 START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 5.0
@@ -55,7 +56,7 @@ class ServiceProcess:
                 stderr=output,
                 cwd=self.environ["HOME"],
                 env=dict(self.environ),
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 process_group=0,
             )
         try:
@@ -98,7 +99,3 @@ class ServiceProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.process = None
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
