@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import apsw
@@ -17,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))
 
 from tests.support.cloud_process import Client, CloudProcess  # noqa: E402
+from tests.support.virt_hosts import wait_until  # noqa: E402
 
 from kilonova.store.migrations.head import HEAD  # noqa: E402
 
@@ -31,10 +31,11 @@ def new_volume(client: Client) -> str:
     answer = client.post("volume", "/volumes", {"volume": {"size": 1}}, version="3.0")
     assert answer.status == 202, answer.body
     volume_id: str = answer.json()["volume"]["id"]
-    until = time.monotonic() + 60
-    while client.get("volume", f"/volumes/{volume_id}", version="3.0").json()["volume"]["status"] != "available":
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    path = f"/volumes/{volume_id}"
+    wait_until(
+        lambda: client.get("volume", path, version="3.0").json()["volume"]["status"] == "available",
+        f"volume {volume_id} is available",
+    )
     return volume_id
 
 
@@ -61,10 +62,7 @@ def make_servers(client: Client) -> dict[str, str]:
     for name, status in (("stopped", "SHUTOFF"), ("resized", "VERIFY_RESIZE"), ("shelved", "SHELVED_OFFLOADED")):
         client.wait(ids[name], status=status)
     assert client.delete("compute", f"/servers/{ids['deleted']}").status == 204
-    until = time.monotonic() + 60
-    while client.get("compute", f"/servers/{ids['deleted']}").status != 404:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: client.get("compute", f"/servers/{ids['deleted']}").status == 404, "the server is deleted")
     return ids
 
 
@@ -80,17 +78,16 @@ def begin_operations(client: Client, ids: dict[str, str], volume_id: str) -> Non
 def wait_for_hosts(data: Path, operations: int) -> None:
     """Wait until each unfinished operation waits for a host."""
     waiting = "SELECT COUNT(*) FROM operations WHERE finished_at IS NULL AND state = 'running'"
-    until = time.monotonic() + 60
     connection = apsw.Connection(str(data / "kilonova.db"))
     connection.set_busy_timeout(60_000)
-    while (found := connection.execute(waiting).fetchone()) != (operations,):
-        assert time.monotonic() < until, found
-        time.sleep(0.1)
+    wait_until(
+        lambda: connection.execute(waiting).fetchone() == (operations,), f"{operations} operations wait for a host"
+    )
     connection.close()
 
 
 def pack(data: Path) -> Path:
-    for path in (*data.iterdir(),):
+    for path in list(data.iterdir()):
         if path.name in TRANSIENT or path.suffix == ".log":
             path.unlink()
         elif path.suffix == ".db":
