@@ -49,14 +49,14 @@ async def running(
     config: Config,
     roles: Roles = Roles(),
     bound: socket.socket | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    print_line: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Process]:
     """Run a process for the duration of the block. Without a socket only its own clients reach its APIs.
 
-    `tell` is called with a line for the operator if the host of the process is not registered in time, and when it is.
+    `print_line` gets a line for the operator if the host of the process is not registered in time, and when it is.
     """
     async with AsyncExitStack() as stack:
-        process = Process(config, roles, bound, tell)
+        process = Process(config, roles, bound, print_line)
         await process.start(stack)
         yield process
 
@@ -67,11 +67,13 @@ class Process:
     app: App
     token_keys: KeyRing
 
-    def __init__(self, config: Config, roles: Roles, bound: socket.socket | None, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, roles: Roles, bound: socket.socket | None, print_line: Callable[[str], None]
+    ) -> None:
         self.config = config
         self.roles = roles
         self.bound = bound
-        self.tell = tell
+        self.print_line = print_line
         self.directory = config.data_dir
         self.delays = Delays(config.delays)
         self.services = Services()
@@ -310,7 +312,7 @@ class Process:
             all_hosts.on_change(heartbeat.wake)
         if libvirt is not None:
             libvirt.on_change = heartbeat.wake
-            self.background.start(stack, report_late_host(libvirt, fence, heartbeat, self.tell))
+            self.background.start(stack, report_late_host(libvirt, fence, heartbeat, self.print_line))
         await heartbeat.beat()
         if reason := next((fence.ahead[host] for host in local.names if host in fence.ahead), ""):
             raise CannotStart(reason)

@@ -110,7 +110,7 @@ async def _run(config: Config, roles: Roles, bound: socket.socket | None, *, die
             process.reloads.run()
 
     stop = stop_event()
-    async with running(config, roles, bound, tell=print_host) as process:
+    async with running(config, roles, bound, print_line=print_host) as process:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
         for line in _start_lines(process):
             click.echo(line)

@@ -28,16 +28,18 @@ class Registry(Protocol):
     def is_registered(self, host: str) -> bool: ...
 
 
-async def report_late_host(hosts: LateHost, fence: Fence, registry: Registry, tell: Callable[[str], None]) -> None:
-    """Call `tell` with each new reason why the host is not registered, and again when it is registered."""
+async def report_late_host(
+    hosts: LateHost, fence: Fence, registry: Registry, print_line: Callable[[str], None]
+) -> None:
+    """Call `print_line` with each new reason why the host is not registered, and again when it is registered."""
     (host,) = hosts.names
     await asyncio.sleep(_LATE_SECONDS)
     reported = ""
     while not registry.is_registered(host):
         reason = fence.ahead.get(host) or hosts.why_absent()
         if reason != reported:
-            tell(f"{host} is not registered yet: {reason}")
+            print_line(f"{host} is not registered yet: {reason}")
             reported = reason
         await asyncio.sleep(_POLL_SECONDS)
     if reported:
-        tell(f"{host} is registered")
+        print_line(f"{host} is registered")

@@ -61,7 +61,7 @@ async def next_line(lines: asyncio.Queue[str]) -> str:
 def test_late_answer_of_libvirt_registers_the_host(tmp_path: Path, slow: SlowLibvirt) -> None:
     async def go() -> None:
         lines = asyncio.Queue[str]()
-        async with running(make_config(tmp_path, "test:///default"), tell=lines.put_nowait) as process:
+        async with running(make_config(tmp_path, "test:///default"), print_line=lines.put_nowait) as process:
             reason = "libvirt at test:///default has not listed its capabilities yet"
             assert await next_line(lines) == f"box is not registered yet: {reason}"
             assert slow.begun.is_set()
@@ -78,7 +78,7 @@ def test_unreachable_libvirt_is_named(tmp_path: Path, slow: SlowLibvirt) -> None
     async def go() -> None:
         lines = asyncio.Queue[str]()
         uri = f"qemu+unix:///system?socket={tmp_path}/none"
-        async with running(make_config(tmp_path, uri), tell=lines.put_nowait):
+        async with running(make_config(tmp_path, uri), print_line=lines.put_nowait):
             while "does not respond" not in (line := await next_line(lines)):
                 pass
         assert line.startswith(f"box is not registered yet: libvirt at {uri} does not respond: ")
