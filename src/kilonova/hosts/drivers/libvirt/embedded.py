@@ -82,12 +82,12 @@ class LibvirtHost:
         self._journal.close()
 
     async def _wait_for_description(self) -> None:
-        self._problem = ""
         try:
             await self._driver.describe()
         except DriverError as error:
             self._problem = error.message
         else:
+            self._problem = ""
             self.on_change()
 
     async def _report(self, report: Report) -> None:
