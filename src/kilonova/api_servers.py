@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kilonova import datadir
+from kilonova.identity.client import base_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,13 +86,19 @@ class ApiServers:
         self._limits = limits_of(config.api)
         local_url = await self._serve(app, bound)
         base = config.public_url.rstrip("/") or local_url
-        urls = {name: base + path for name, path in ENDPOINTS.items()}
+        urls = {
+            name: base + path
+            for name, path in ENDPOINTS.items()
+            if name in ("compute", "placement") or config.is_built_in(name)
+        }
         if config.placement.port is not None:
             urls["placement-root"] = await self._serve_placement(app, config.placement.port, base)
-        self.endpoints = {"auth_url": urls["identity"], **urls}
-        clouds = {name: (auth, passwords.get(auth["username"])) for name, auth in CLOUDS.items()}
+        auth_url = urls.get("identity") or f"{base_url(config.identity.auth_url)}/v3"
+        self.endpoints = {"auth_url": auth_url, **urls}
         directory, region = config.data_dir, config.identity.region
-        self.clouds = datadir.write_clouds(directory, urls["identity"], region, clouds, self._authority)
+        clouds = _clouds(config, passwords)
+        authority = self._authority if config.is_built_in("identity") else config.identity.ca_file
+        self.clouds = datadir.write_clouds(directory, auth_url, region, clouds, authority)
         datadir.write_endpoints(directory, self.endpoints, self._authority)
 
     async def _serve_placement(self, app: App, port: int, site_url: str) -> str:
@@ -114,6 +121,20 @@ class ApiServers:
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop() for server in self._servers))
+
+
+def _clouds(config: Config, passwords: Mapping[str, str]) -> dict[str, tuple[dict[str, str], str | None]]:
+    """The clouds of clouds.yaml with their passwords. Users of a real Keystone are known there, but for our own."""
+    identity = config.identity
+    if config.is_built_in("identity"):
+        return {name: (auth, passwords.get(auth["username"])) for name, auth in CLOUDS.items()}
+    login = {
+        "username": identity.username,
+        "user_domain_name": identity.user_domain_name,
+        "project_name": identity.project_name,
+        "project_domain_name": identity.project_domain_name,
+    }
+    return {"kilonova": (login, identity.password)}
 
 
 def _server_names(config: Config) -> list[str]:

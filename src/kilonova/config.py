@@ -13,6 +13,17 @@ from typing import Any, Literal
 import msgspec
 
 from kilonova.config_checks import check_instance_names, check_zones
+from kilonova.config_companions import (
+    BUILT_IN,
+    Identity,
+    Image,
+    ImageQuota,
+    Network,
+    Share,
+    ShareQuota,
+    Volume,
+    VolumeQuota,
+)
 from kilonova.config_names import ConfigError, drop_removed, new_name, use_new_names
 from kilonova.scheduler.config import SchedulerConfig
 
@@ -48,98 +59,6 @@ class Api(msgspec.Struct, forbid_unknown_fields=True):
     max_connections_per_address: int = 0
     requests_per_second_per_user: float = 0.0
     requests_per_second_per_address: float = 0.0
-
-
-class Identity(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in identity service. `auth_url` is for a real Keystone; this release refuses it.
-
-    `token_keys` sign tokens, newest first. Set them if API processes share no data directory; without them each process
-    keeps its keys in its data directory. `credential_keys` encrypt the credentials that users store, newest first. With
-    `token_keys` they are needed to store credentials. A user can have `credentials_per_user`; -1 is unlimited. A
-    request that is signed with EC2 credentials is valid for `signed_request_seconds`.
-    """
-
-    token_seconds: int = 3600
-    signed_request_seconds: int = 900
-    token_keys: list[str] = []
-    credential_keys: list[str] = []
-    credentials_per_user: int = 200
-    region: str = "RegionOne"
-    auth_url: str = ""
-
-
-class Image(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in image service. `url` is for a real Glance; this release refuses it."""
-
-    max_bytes: int = 64 * 2**30
-    url: str = ""
-
-
-class ImageQuota(msgspec.Struct, forbid_unknown_fields=True):
-    """Quota of a project for images, under the names of Glance; -1 is unlimited.
-
-    `image_size_total` is the size of all data in MiB. `image_count_total` is the number of images, with and without
-    data. Snapshots, backups and shelved servers count as well.
-    """
-
-    image_size_total: int = 1024000
-    image_count_total: int = 1000
-
-
-class Network(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in network service. `url` is for a real Neutron; this release refuses it."""
-
-    url: str = ""
-
-
-class Volume(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in volume service, or with `url` (without a version) a Cinder that trusts the same identity service.
-    `ca_file` has the authority of its certificate (empty: the system's authorities).
-
-    `concurrent_copies` limits how many volumes are copied at a time. Hosts with real guests connect to volumes by NBD
-    at `nbd_address` and `nbd_port` (0 picks a free port). `nbd_tls` is a directory with `ca-cert.pem`,
-    `server-cert.pem` and `server-key.pem`; with it connections use TLS and hosts need certificates.
-    """
-
-    url: str = ""
-    ca_file: str = ""
-    concurrent_copies: int = 4
-    nbd_address: str = "127.0.0.1"
-    nbd_port: int = 0
-    nbd_tls: str = ""
-
-
-class VolumeQuota(msgspec.Struct, forbid_unknown_fields=True):
-    """Default volume quota of a project. Sizes are in GiB; -1 is unlimited."""
-
-    volumes: int = 10
-    snapshots: int = 10
-    gigabytes: int = 1000
-    per_volume_gigabytes: int = -1
-    backups: int = 10
-    backup_gigabytes: int = 1000
-    groups: int = 10
-
-
-class Share(msgspec.Struct, forbid_unknown_fields=True):
-    """The built-in share service, or with `url` (without a version) a Manila that trusts the same identity service.
-    `ca_file` has the authority of its certificate (empty: the system's authorities).
-
-    Shares of the built-in service are directories below `directory` (empty: `shares` in the data directory). Only
-    hosts on the same machine can present them to guests.
-    """
-
-    url: str = ""
-    ca_file: str = ""
-    directory: str = ""
-
-
-class ShareQuota(msgspec.Struct, forbid_unknown_fields=True):
-    """Default share quota of a project. Sizes are in GiB; -1 is unlimited."""
-
-    shares: int = 50
-    gigabytes: int = 1000
-    per_share_gigabytes: int = -1
 
 
 class Placement(msgspec.Struct, forbid_unknown_fields=True):
@@ -405,6 +324,13 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
     volume_quota: VolumeQuota = msgspec.field(default_factory=VolumeQuota)
     share_quota: ShareQuota = msgspec.field(default_factory=ShareQuota)
     image_quota: ImageQuota = msgspec.field(default_factory=ImageQuota)
+
+    def is_built_in(self, service: str) -> bool:
+        """Whether the cloud has the service itself: `identity`, `image`, `network`, `volume` or `share`."""
+        if service == "identity":
+            return not self.identity.auth_url
+        url = str(getattr(self, service).url)
+        return url == BUILT_IN or not (url or self.identity.auth_url)
 
     @property
     def data_dir(self) -> Path:

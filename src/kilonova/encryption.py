@@ -82,14 +82,17 @@ def _api(config: Config) -> Iterator[Problem]:
 
 
 def _other_services(config: Config) -> Iterator[Problem]:
-    for section, url in (("volume", config.volume.url), ("share", config.share.url)):
+    settings = {"identity.auth_url": config.identity.auth_url}
+    settings |= {f"{name}.url": getattr(config, name).url for name in ("image", "network", "volume", "share")}
+    for setting, url in settings.items():
+        section = setting.partition(".")[0]
         instead = f"an https:// URL (and {section}.ca_file, if its authority is your own)"
-        yield from _url(f"{section}.url", url, "tokens go to", instead)
+        yield from _url(setting, url, "tokens go to", instead)
 
 
 def _volume_exports(config: Config) -> Iterator[Problem]:
     volume = config.volume
-    if not (volume.url or volume.nbd_tls or is_loopback(volume.nbd_address)):
+    if config.is_built_in("volume") and not (volume.nbd_tls or is_loopback(volume.nbd_address)):
         yield Problem("volume.nbd_address", f"volumes are exported on {volume.nbd_address}", "volume.nbd_tls")
 
 

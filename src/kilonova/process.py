@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kilonova.hosts.remote import AllHosts, LocalHosts
     from kilonova.hosts.reports import ReportQueue
     from kilonova.http import Api, App
-    from kilonova.http.client import Caller
     from kilonova.identity.token_keys import KeyRing
     from kilonova.operations import Worker
     from kilonova.store.incarnation import Mark
@@ -161,11 +160,27 @@ class Process:
         await self._set_up_identity(db)
 
     async def _set_up_identity(self, db: store.Database) -> None:
-        """Create the users with their passwords, the token validator and the tickets of hosts."""
-        from kilonova.identity.seed import seed, user_names
+        """Create the tickets of hosts; for the built-in service, the users with their passwords and the validator."""
         from kilonova.identity.token_keys import credential_key_ring, key_ring
         from kilonova.identity.token_provider import TokenProvider
         from kilonova.image.tickets import image_tickets
+
+        built_in = self.config.is_built_in("identity")
+        if built_in:
+            await self._create_users(db)
+        try:
+            keys = key_ring(self.config)
+            self.services.image_tickets = image_tickets(key_ring(self.config).source)
+            self.services.credential_keys = credential_key_ring(self.config) if built_in else None
+        except (OSError, ValueError) as error:
+            raise CannotStart(f"keys: {error}") from None
+        self.token_keys = keys
+        self.reloads.add("token keys", keys.reload)
+        if built_in:
+            self.services.tokens = TokenProvider(db, keys, token_seconds=self.config.identity.token_seconds)
+
+    async def _create_users(self, db: store.Database) -> None:
+        from kilonova.identity.seed import seed, user_names
 
         if not datadir.has_passwords(self.directory) and await db.fetch_value("SELECT COUNT(*) FROM users"):
             raise CannotStart(
@@ -177,15 +192,6 @@ class Process:
         except ValueError as error:
             raise CannotStart(f"{self.directory / datadir.SECRETS}: {error}") from None
         await seed(db, self.passwords)
-        try:
-            keys = key_ring(self.config)
-            self.services.image_tickets = image_tickets(key_ring(self.config).source)
-            self.services.credential_keys = credential_key_ring(self.config)
-        except (OSError, ValueError) as error:
-            raise CannotStart(f"keys: {error}") from None
-        self.token_keys = keys
-        self.reloads.add("token keys", keys.reload)
-        self.services.tokens = TokenProvider(db, keys, token_seconds=self.config.identity.token_seconds)
 
     def _make_app(self) -> None:
         from kilonova.compute import metrics as compute_metrics
@@ -201,7 +207,7 @@ class Process:
         gauge_sources = (operation_metrics.gauges, host_metrics.gauges, compute_metrics.gauges)
         self.app = App(
             services,
-            _apis(),
+            _apis(services.config),
             monitoring_endpoints(services, lambda: self.ready, gauge_sources),
             pages={MOUNT: novnc_pages(services.config.console)},
             sockets={f"/{MOUNT}/{WEBSOCKET}": Proxy(services)},
@@ -220,51 +226,21 @@ class Process:
             policy.check(name for route in api.routes.values() for name in (route.policy, *route.checks) if name)
 
     def _make_clients(self) -> None:
-        """Create clients of the other services. They use the public APIs even where a service is in this process."""
+        from kilonova.certificates import UnusableCertificate
+        from kilonova.companions import make_clients
         from kilonova.compute.status import ComputeStatus
-        from kilonova.http.client import InProcess
-        from kilonova.identity.client import IdentityClient
+        from kilonova.identity.client import RemoteValidator
         from kilonova.identity.seed import SERVICE_USER
-        from kilonova.identity.service_caller import ServiceCaller
-        from kilonova.image.client import ImageClient
-        from kilonova.network.client import NetworkClient
-        from kilonova.share.client import ShareClient
-        from kilonova.volume.client import VolumeClient
-        from kilonova.volume.compute_client import ComputeClient
 
-        services, delayed = self.services, self.delays.caller
-        services.identity = IdentityClient(
-            delayed(InProcess(self.app, "/identity")), username=SERVICE_USER, password=self.passwords[SERVICE_USER]
-        )
-        self.token_keys.listen(services.identity.forget)
-
-        def on_behalf_of_users(caller: Caller) -> Caller:
-            return ServiceCaller(delayed(caller), services.identity)
-
-        services.image = ImageClient(on_behalf_of_users(InProcess(self.app, "/image")))
-        services.network = NetworkClient(on_behalf_of_users(InProcess(self.app, "/network")))
-        services.volume = VolumeClient(on_behalf_of_users(self._volume_caller()))
-        services.share = ShareClient(on_behalf_of_users(self._share_caller()))
-        services.compute = ComputeClient(on_behalf_of_users(InProcess(self.app, "/compute")))
-        services.compute_status = ComputeStatus(services.db, self.config)
-
-    def _volume_caller(self) -> Caller:
-        return self._caller("volume", self.config.volume.url, self.config.volume.ca_file)
-
-    def _share_caller(self) -> Caller:
-        return self._caller("share", self.config.share.url, self.config.share.ca_file)
-
-    def _caller(self, section: str, url: str, ca_file: str) -> Caller:
-        """Calls the service at the URL of the section's settings, or the built-in one."""
-        from kilonova.certificates import UnusableCertificate, client_context
-        from kilonova.http.client import InProcess, Remote
-
-        if not url:
-            return InProcess(self.app, f"/{section}")
+        services, config = self.services, self.config
         try:
-            return Remote(url, tls=client_context(ca_file, f"{section}.ca_file"))
+            make_clients(services, self.app, self.passwords.get(SERVICE_USER, ""), self.delays.caller)
         except UnusableCertificate as error:
             raise CannotStart(str(error)) from None
+        self.token_keys.listen(services.identity.forget)
+        if not config.is_built_in("identity"):
+            services.tokens = RemoteValidator(services.identity, config.identity.token_cache_seconds)
+        services.compute_status = ComputeStatus(services.db, config)
 
     def _make_scheduler(self, stack: AsyncExitStack) -> None:
         """Create the scheduler. API-only processes need it for dry runs. It loads hosts at the first request."""
@@ -428,7 +404,7 @@ class Process:
         from kilonova.volume.operations.common import LANE
 
         services, settings = self.services, self.config.operations
-        if not self.config.volume.url:
+        if self.config.is_built_in("volume"):
             await self._start_exports(stack)
         if self.roles.whole and (unfinished := await end_all_leases(services.db, settings.lease_seconds)):
             log.info("resuming operations of an earlier process", extra={"operations": unfinished})
@@ -447,7 +423,8 @@ class Process:
             self._workers.append(worker)
             self.background.start(stack, worker.run())
         self.background.start(stack, run_tasks(services))
-        self.background.start(stack, HostSync(services.db, services.hosts).run())
+        if self.config.is_built_in("network"):
+            self.background.start(stack, HostSync(services.db, services.hosts).run())
         self.background.start(stack, self._warm_up())
 
     async def _start_exports(self, stack: AsyncExitStack) -> None:
@@ -481,9 +458,12 @@ class Process:
             (self.directory / datadir.ENDPOINTS).unlink(missing_ok=True)
 
 
-def _apis() -> list[Api]:
+def _apis(config: Config) -> list[Api]:
+    """Compute, placement and the built-in services. Hosts get images here, even if another service has them."""
     from kilonova import compute, identity, image, network, share
     from kilonova.placement.build import build as placement
     from kilonova.volume import build as volume
 
-    return [identity.build(), compute.build(), placement(), image.build(), volume(), network.build(), share.build()]
+    build_functions = {"identity": identity.build, "volume": volume, "network": network.build, "share": share.build}
+    built_in = [build() for name, build in build_functions.items() if config.is_built_in(name)]
+    return [compute.build(), placement(), image.build(for_hosts_only=not config.is_built_in("image")), *built_in]

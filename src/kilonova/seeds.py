@@ -21,7 +21,8 @@ _NO_ZONE = ""
 async def seed(services: Services) -> None:
     """Create flavors, an image, a network and a volume type, where none exist.
 
-    The image for real guests takes time to build: `seed_tiny_image` creates it in the background.
+    Images and networks have a project, so a cloud with a real Keystone begins without them. The image for real guests
+    takes time to build: `seed_tiny_image` creates it in the background.
     """
     from kilonova.compute.flavors import model as flavors
     from kilonova.image.files import ImageFiles
@@ -32,18 +33,19 @@ async def seed(services: Services) -> None:
     from kilonova.volume.recovery import recover as recover_volumes
     from kilonova.volume.seed import seed as seed_volume
 
-    db = services.db
+    db, config = services.db, services.config
     async with db.transaction() as tx:
         await flavors.seed(tx)
         await seed_volume(tx)
-    project_id = await _project_id(db)
-    images = services.config.data_dir / "images"
-    if services.config.driver == "libvirt":
+    images = config.data_dir / "images"
+    if config.is_built_in("image") and config.is_built_in("identity") and config.driver != "libvirt":
+        await seed_image(db, images, await _project_id(db))
+    elif config.is_built_in("image"):
         await recover_images(db, ImageFiles(images))
-    else:
-        await seed_image(db, images, project_id)
-    await seed_network(db, project_id)
-    await recover_volumes(db, VolumeFiles.of(services.config))
+    if config.is_built_in("network") and config.is_built_in("identity"):
+        await seed_network(db, await _project_id(db))
+    if config.is_built_in("volume"):
+        await recover_volumes(db, VolumeFiles.of(config))
 
 
 async def seed_tiny_image(services: Services) -> None:
@@ -55,7 +57,9 @@ async def seed_tiny_image(services: Services) -> None:
     from kilonova.image.seed import create_first
     from kilonova.tiny import CannotBuild, build
 
-    db = services.db
+    db, config = services.db, services.config
+    if not (config.is_built_in("image") and config.is_built_in("identity")):
+        return
     if await db.fetch_value("SELECT COUNT(*) FROM images"):
         return
     try:

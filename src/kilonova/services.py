@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 class TokenValidator(Protocol):
     async def validate(self, token: str) -> Credentials | None: ...
 
+    async def validate_expired(self, token: str) -> Credentials | None:
+        """Validate a token that may have expired, for a service that finishes work of its user."""
+
 
 class Services:
     """Filled by `kilonova.process` at start. A process without a part does not set its attribute."""

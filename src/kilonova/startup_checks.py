@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from kilonova import datadir
+from kilonova.config_companions import BUILT_IN
 
 if TYPE_CHECKING:
     from kilonova.config import Api, Config
 
 DRIVERS = ("sim", "libvirt")
+# Upper bound of the time in which a revoked token is accepted.
+MAX_TOKEN_CACHE_SECONDS = 3600.0
 
 
 class CannotStart(Exception):
@@ -59,15 +63,27 @@ def check(config: Config, roles: Roles) -> None:
     except ValueError as error:
         raise CannotStart(f"trusted_proxies: {error}") from None
     _check_api(config.api)
-    for name, value in (
-        ("identity.auth_url", config.identity.auth_url),
-        ("image.url", config.image.url),
-        ("network.url", config.network.url),
-    ):
-        if value:
-            raise CannotStart(f"{name}: this release has built-in services only; leave it empty")
+    _check_companions(config)
     if not config.insecure and (problems := unencrypted(config, roles)):
         raise CannotStart("\n".join(problems))
+
+
+def _check_companions(config: Config) -> None:
+    identity = config.identity
+    urls = {"identity.auth_url": identity.auth_url}
+    urls |= {f"{name}.url": getattr(config, name).url for name in ("image", "network", "volume", "share")}
+    for setting, url in urls.items():
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and parts.hostname
+        if url and not is_url and (setting == "identity.auth_url" or url != BUILT_IN):
+            raise CannotStart(f"{setting}: {url!r} is not an http:// or https:// URL")
+    if identity.auth_url and not identity.password:
+        raise CannotStart(f"identity.password: Kilonova logs in as {identity.username} at identity.auth_url; set it")
+    if not 0 <= identity.token_cache_seconds <= MAX_TOKEN_CACHE_SECONDS:
+        raise CannotStart(
+            f"identity.token_cache_seconds: {identity.token_cache_seconds} is not between 0 and"
+            f" {MAX_TOKEN_CACHE_SECONDS:.0f}"
+        )
 
 
 def check_machine(config: Config) -> None:

@@ -160,9 +160,12 @@ def test_finds_endpoints_in_the_catalogue(sqlite_url: str, tmp_path: Path) -> No
         async with cloud(sqlite_url, tmp_path) as c:
             client = _client(c.caller)
             assert await client.endpoint("image") == "http://cloud.test:1234/image"
-            assert await client.endpoint("image", interface="public", region="RegionOne")
-            with pytest.raises(IdentityError, match="no internal endpoint of the type dns"):
-                await client.endpoint("dns")
+            assert await client.endpoint("images", "image", interface="public")
+            with pytest.raises(IdentityError, match="no internal endpoint of the type dns or other"):
+                await client.endpoint("dns", "other")
+            elsewhere = IdentityClient(c.caller, username="kilonova", password=PASSWORDS["kilonova"], region="Two")
+            with pytest.raises(IdentityError, match="in the region Two"):
+                await elsewhere.endpoint("image")
 
     run(scenario())
 

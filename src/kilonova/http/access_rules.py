@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from kilonova.http.authentication import is_sent_by_service
 from kilonova.http.errors import Unauthorized
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ async def check(ctx: Context, method: str, segments: Iterable[str], routes: Coll
         for rule in rules
     ):
         return
-    text = ctx.headers.get("x-service-token")
-    service = await ctx.services.tokens.validate(text) if text else None
-    if service is None or "service" not in service.roles or service.access_rules is not None:
+    if not await is_sent_by_service(ctx.services, ctx.headers):
         ctx.audit["reason"] = "access rules"
         raise Unauthorized("The access rules of the application credential do not allow this request.")
 

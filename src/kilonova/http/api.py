@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TypedDict, Unpack
 
@@ -301,6 +302,15 @@ class Api:
         if declared.key in self.routes:
             raise ValueError(f"{declared.key} is declared twice")
         self.routes[declared.key] = declared
+
+    def for_hosts_only(self) -> Api:
+        """A copy with the routes that need a ticket, after `compile`."""
+        kept = copy(self)
+        kept.router, kept.documents, kept.document_routes = Router(), Router(), {}
+        kept.routes = {key: route for key, route in self.routes.items() if route.ticket}
+        for route in kept.routes.values():
+            kept.router.add(route.method, route.path, route)
+        return kept
 
     # Compilation
 

@@ -15,6 +15,7 @@ import orjson
 from kilonova import store
 from kilonova.http import access_rules, audit, dry_run
 from kilonova.http.api import Actions, Api, Route, RouteVersion
+from kilonova.http.authentication import validate_token
 from kilonova.http.client import Refused, Unreachable
 from kilonova.http.context import Body, Context, Response
 from kilonova.http.error_messages import QUERY, ErrorMessages
@@ -239,8 +240,7 @@ class _Request:
         """Validate the token. Routes that are public or for hosts need none; a path that does not exist does."""
         if routes and all(isinstance(route, Route) and not route.needs_token for route in routes):
             return
-        token = self.headers.get("x-auth-token")
-        validated = await self.app.services.tokens.validate(token) if token else None
+        validated = await validate_token(self.app.services, self.headers)
         if validated is None:
             raise Unauthorized(
                 "The request you have made requires authentication.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -16,14 +17,24 @@ from kilonova.policy.credentials import AccessRule
 if TYPE_CHECKING:
     from kilonova.http.client import Caller, ClientResponse
 
+log = logging.getLogger(__name__)
+
 # How long before its expiry a token is renewed, so that requests with it can finish.
 RENEW_BEFORE_SECONDS = 300.0
+# When a client may repeat a request whose token could not be validated.
+RETRY_AFTER_SECONDS = 5
 # Without this header the identity service takes tokens with access rules for invalid ones.
 ENFORCES_ACCESS_RULES = {"OpenStack-Identity-Access-Rules": "1.0"}
 
 
 class IdentityError(Exception):
     """The identity service refused a request of this service, or sent an unexpected response."""
+
+
+class LoginRefused(IdentityError):
+    """The service user cannot log in. Operations try again, because an operator may correct this."""
+
+    passing = True
 
 
 def base_url(auth_url: str) -> str:
@@ -56,8 +67,13 @@ class IdentityClient:
         project: str = "service",
         user_domain: str = "Default",
         project_domain: str = "Default",
+        region: str = "",
+        interface: str = "internal",
     ) -> None:
+        """`region` (empty: any) and `interface` choose the endpoints of the catalogue."""
         self._caller = caller
+        self._region = region
+        self._interface = interface
         self._auth = {
             "identity": {
                 "methods": ["password"],
@@ -102,9 +118,14 @@ class IdentityClient:
         identity = {"methods": ["token"], "token": {"id": text}}
         auth = {"identity": identity, "scope": {"project": {"id": project_id}}}
         response = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": auth})
+        _check_available(response)
         if response.status != 201:
             raise IdentityError(f"the service user may not act in the project {project_id}: it has no role there")
         return response.headers["x-subject-token"], self._renew_at
+
+    def is_own(self, token: str) -> bool:
+        """Whether it is a token of the service user, in its own project or another."""
+        return token == self._text or any(token == known for known, _ in self._project_tokens.values())
 
     def forget(self) -> None:
         """Drop the tokens after one was refused, so that the next call gets new ones."""
@@ -113,22 +134,30 @@ class IdentityClient:
 
     async def _renew(self) -> None:
         response = await self._caller.request("POST", "/v3/auth/tokens", json={"auth": self._auth})
+        _check_available(response)
         if response.status != 201:
-            raise IdentityError(f"the identity service refused the service user: {response.status}")
+            raise LoginRefused(f"the identity service refused the service user: {response.status}")
         self._text = response.headers["x-subject-token"]
         self._body = response.json()["token"]
         lifetime = clock.parse(self._body["expires_at"]) - clock.now()
         self._renew_at = clock.now() + max(lifetime - RENEW_BEFORE_SECONDS, lifetime / 2)
 
-    async def endpoint(self, service_type: str, *, interface: str = "internal", region: str | None = None) -> str:
-        """The URL of a service in the catalogue. Raises IdentityError if there is none."""
+    async def endpoint(self, *service_types: str, interface: str = "") -> str:
+        """The URL of a service in the catalogue, by the first type that is there. Raises as `token` does.
+
+        `interface` is that of the client by default.
+        """
         await self.token()
-        for service in self._body.get("catalog", ()):
-            if service["type"] == service_type:
-                for found in service["endpoints"]:
-                    if found["interface"] == interface and region in (None, found["region_id"]):
-                        return str(found["url"])
-        raise IdentityError(f"the catalogue has no {interface} endpoint of the type {service_type}")
+        interface = interface or self._interface
+        catalog = {service["type"]: service["endpoints"] for service in self._body.get("catalog", ())}
+        for service_type in service_types:
+            for found in catalog.get(service_type, ()):
+                if found["interface"] == interface and self._region in ("", found["region_id"]):
+                    return str(found["url"])
+        where = f" in the region {self._region}" if self._region else ""
+        raise IdentityError(
+            f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}"
+        )
 
     async def has_project(self, project_id: str) -> bool:
         """Whether the project exists. True if the service user may not look it up."""
@@ -149,22 +178,28 @@ class IdentityClient:
             raise Unreachable(str(error)) from None
         return await self._caller.request("GET", f"/v3/projects/{quote(project_id, safe='')}", headers=headers)
 
-    async def validate(self, token: str) -> Token | None:
+    async def validate(self, token: str, *, allow_expired: bool = False) -> Token | None:
         """Validate a user's token; None if it is not valid."""
-        response = await self._request_validation(token)
+        response = await self._request_validation(token, allow_expired)
         if response.status == 401:
             # The service's own token may be the invalid one: try again with a new one.
             self.forget()
-            response = await self._request_validation(token)
+            response = await self._request_validation(token, allow_expired)
         if response.status == 404:
             return None
         if response.status != 200:
             raise IdentityError(f"the identity service answered {response.status} to the validation of a token")
         return parse_token(response.json()["token"])
 
-    async def _request_validation(self, token: str) -> ClientResponse:
+    async def _request_validation(self, token: str, allow_expired: bool) -> ClientResponse:
         headers = {"X-Auth-Token": await self.token(), "X-Subject-Token": token, **ENFORCES_ACCESS_RULES}
-        return await self._caller.request("GET", "/v3/auth/tokens?nocatalog", headers=headers)
+        query = "nocatalog&allow_expired=1" if allow_expired else "nocatalog"
+        return await self._caller.request("GET", f"/v3/auth/tokens?{query}", headers=headers)
+
+
+def _check_available(response: ClientResponse) -> None:
+    if response.status >= 500 or response.status == 429:
+        raise Unreachable(f"the identity service answered {response.status}")
 
 
 def parse_token(body: dict[str, Any]) -> Token:
@@ -174,8 +209,8 @@ def parse_token(body: dict[str, Any]) -> Token:
     return Token(
         user_id=user["id"],
         user_name=user["name"],
-        user_domain_id=user["domain"]["id"],
-        user_domain_name=user["domain"]["name"],
+        user_domain_id=user["domain"].get("id") or "",
+        user_domain_name=user["domain"].get("name") or "",
         project_id=project["id"] if project else None,
         project_name=project["name"] if project else None,
         project_domain_id=project["domain"]["id"] if project else None,
@@ -216,13 +251,29 @@ class RemoteValidator(TokenCache):
     """Validates users' tokens by the identity service, and caches them for some seconds."""
 
     def __init__(self, client: IdentityClient, seconds: float = CACHE_SECONDS, size: int = CACHE_SIZE) -> None:
-        super().__init__(self._validate, seconds, size)
+        super().__init__(self._validate_once, seconds, size)
         self._client = client
+        # Requests under way, by token: many requests with one token validate it once.
+        self._pending: dict[str, asyncio.Task[Token | None]] = {}
 
-    async def _validate(self, token: str) -> Token | None:
+    async def validate_expired(self, token: str) -> Token | None:
+        return await self._validate(token, allow_expired=True)
+
+    async def _validate_once(self, token: str) -> Token | None:
+        task = self._pending.get(token)
+        if task is None:
+            task = self._pending[token] = asyncio.create_task(self._validate(token))
+            task.add_done_callback(lambda done: self._pending.pop(token, None))
+        return await asyncio.shield(task)
+
+    async def _validate(self, token: str, *, allow_expired: bool = False) -> Token | None:
         if not token.isascii() or not token.isprintable():
             return None
         try:
-            return await self._client.validate(token)
-        except (Unreachable, IdentityError):
-            raise Unavailable("The identity service is not available at the moment; try again.") from None
+            return await self._client.validate(token, allow_expired=allow_expired)
+        except (Unreachable, IdentityError) as error:
+            log.warning("a token cannot be validated: %s", error)
+            raise Unavailable(
+                "The identity service is not available at the moment; try again.",
+                headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+            ) from None

@@ -31,14 +31,19 @@ class _Service(NamedTuple):
 
 def _services(ctx: Context) -> list[_Service]:
     config = ctx.services.config
-    volumes = f"{config.volume.url.rstrip('/') or '/volume'}/v3"
-    shares = f"{config.share.url.rstrip('/') or '/share'}/v2"
+
+    def url_of(service: str) -> str:
+        if config.is_built_in(service):
+            return f"/{service}"
+        return str(getattr(config, service).url).rstrip("/")
+
+    volumes, shares = f"{url_of('volume')}/v3", f"{url_of('share')}/v2"
     known = (
         _Service("identity", "keystone", "/identity"),
         _Service("compute", "nova", "/compute/v2.1"),
         _Service("placement", "placement", "/placement"),
-        _Service("image", "glance", config.image.url or "/image"),
-        _Service("network", "neutron", config.network.url or "/network"),
+        _Service("image", "glance", url_of("image")),
+        _Service("network", "neutron", url_of("network")),
         _Service("block-storage", "cinder", volumes),
         _Service("volumev3", "cinderv3", volumes),
         _Service("shared-file-system", "manila", shares),

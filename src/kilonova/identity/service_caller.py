@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class ServiceCaller:
-    """Sends the token of the service beside a user's token that access rules restrict.
+    """Sends the token of the service beside tokens of users.
 
-    The rules allow the request of the user, and need not name the requests by which services serve it.
+    Services in other processes then accept a token of a user that has expired since the request came, and requests
+    that only services may send. Services in this process need the second token only beside a token that access rules
+    restrict: the rules allow the request of the user, and need not name the requests by which services serve it.
     """
 
-    def __init__(self, caller: Caller, identity: IdentityClient) -> None:
+    def __init__(self, caller: Caller, identity: IdentityClient, *, always: bool = False) -> None:
         self._caller = caller
         self._identity = identity
+        self._always = always
 
     async def request(
         self,
@@ -34,7 +37,9 @@ class ServiceCaller:
         content: bytes | AsyncIterator[bytes] | None = None,
     ) -> ClientResponse:
         sent = await self._with_service_token(headers)
-        return await self._caller.request(method, path, headers=sent, json=json, content=content)
+        response = await self._caller.request(method, path, headers=sent, json=json, content=content)
+        self._check_own_token(response.status, sent)
+        return response
 
     @asynccontextmanager
     async def stream(
@@ -42,12 +47,19 @@ class ServiceCaller:
     ) -> AsyncIterator[StreamResponse]:
         sent = await self._with_service_token(headers)
         async with self._caller.stream(method, path, headers=sent) as response:
+            self._check_own_token(response.status, sent)
             yield response
 
     async def _with_service_token(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        if headers is None or "X-Auth-Token" not in headers or not is_restricted.get():
+        if headers is None or "X-Auth-Token" not in headers or not (self._always or is_restricted.get()):
             return headers
         try:
             return {"X-Service-Token": await self._identity.token(), **headers}
         except IdentityError as error:
             raise Unreachable(str(error)) from None
+
+    def _check_own_token(self, status: int, headers: Mapping[str, str] | None) -> None:
+        """Drop tokens of the service user that another service refuses. A repeated request sends a new one."""
+        if status == 401 and headers and self._identity.is_own(headers.get("X-Auth-Token", "")):
+            self._identity.forget()
+            raise Unreachable("another service refused the token of the service user")

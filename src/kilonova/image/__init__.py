@@ -14,10 +14,11 @@ NOUNS = ("discovery", "images.api", "images.upload", "images.download", "images.
 
 
 @cache
-def build() -> Api:
+def build(*, for_hosts_only: bool = False) -> Api:
+    """The whole API, or beside a real Glance the routes for hosts only."""
     from kilonova.image.api import api
 
     for noun in NOUNS:
         importlib.import_module(f"kilonova.image.{noun}")
     api.compile([])
-    return api
+    return api.for_hosts_only() if for_hosts_only else api

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kilonova.config import ImageQuota
+from kilonova.config_companions import ImageQuota
 from kilonova.http.errors import TooLarge
 from kilonova.store import Reader, Transaction
 

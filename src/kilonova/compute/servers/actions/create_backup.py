@@ -49,4 +49,4 @@ async def create_backup(ctx: Context, server_id: str) -> Response:
     image_id = images.snapshot_id(operation_id)
     if rotation == 0:
         return Response()
-    return image_response(ctx, image_id)
+    return await image_response(ctx, image_id)

@@ -15,6 +15,8 @@ from kilonova.http import Context, Response
 from kilonova.http.client import Refused, Unreachable
 from kilonova.http.errors import Conflict
 from kilonova.http.parameter_types import METADATA, NAME, Schema, closed_object
+from kilonova.identity.catalog_caller import without_version
+from kilonova.identity.client import IdentityError
 from kilonova.operations import Operation
 from kilonova.operations.states import CANCELLED, FAILED, UNDOING
 
@@ -53,15 +55,26 @@ async def create_image(ctx: Context, server_id: str) -> Response:
         return await dry_run.plan_response(ctx, model.target(server), [])
     image_id = images.snapshot_id(operation_id)
     await create_early(ctx, operation_id, server, params)
-    return image_response(ctx, image_id)
+    return await image_response(ctx, image_id)
 
 
-def image_response(ctx: Context, image_id: str) -> Response:
+async def image_response(ctx: Context, image_id: str) -> Response:
     """The id of the new image; before 2.45 its URL at the image service."""
     if ctx.has_behaviour(SAYS_ID):
         return Response({"image_id": image_id})
-    service = ctx.services.config.image.url.rstrip("/") or f"{ctx.site_url()}/image"
-    return Response(headers={"Location": f"{service}/v2/images/{image_id}"})
+    return Response(headers={"Location": f"{await _image_service_url(ctx)}/v2/images/{image_id}"})
+
+
+async def _image_service_url(ctx: Context) -> str:
+    config = ctx.services.config
+    if config.is_built_in("image"):
+        return f"{ctx.site_url()}/image"
+    if config.image.url:
+        return without_version(config.image.url)
+    try:
+        return without_version(await ctx.services.identity.endpoint("image", interface="public"))
+    except (IdentityError, Unreachable):
+        return ""  # the request has succeeded, and clients read only the id at the end of the URL
 
 
 async def create_early(ctx: Context, operation_id: str, server: Server, params: NewImageParams) -> None:

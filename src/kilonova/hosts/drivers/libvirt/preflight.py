@@ -41,7 +41,7 @@ def notes(config: Config) -> list[str]:
         found.append(f"{reason}: guests are emulated, which is slow; turn on virtualization in the firmware or nesting")
     if not any(map(programs.find, _ISO_TOOLS)):
         found.append("genisoimage is missing, so servers cannot have config drives: apt install genisoimage")
-    if programs.find("qemu-storage-daemon") is None and not config.volume.url:
+    if programs.find("qemu-storage-daemon") is None and config.is_built_in("volume"):
         found.append("qemu-storage-daemon is missing, so volumes cannot be attached: apt install qemu-system-common")
     if shares.daemon() is None:
         found.append(
