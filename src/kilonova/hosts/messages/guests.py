@@ -34,11 +34,24 @@ class Image(Message, frozen=True, kw_only=True):
 
 
 class Nic(Message, frozen=True, kw_only=True):
+    """`vif_type`, `vif_details` and `vnic_type` say how a real Neutron has bound the port to the host.
+
+    They are empty for networks of the built-in service, which the host builds itself.
+    """
+
     port_id: str
     mac: str
     network_id: str = ""
     addresses: list[str] = []
     tag: str = ""
+    vif_type: str = ""
+    vif_details: dict[str, Any] = {}
+    vnic_type: str = ""
+    # In bytes; 0 if it is unknown.
+    mtu: int = 0
+
+    def __repr__(self) -> str:
+        return f"Nic(port_id={self.port_id!r})"
 
 
 class Key(Message, frozen=True, kw_only=True):
@@ -146,7 +159,9 @@ class Guest(Message, frozen=True, kw_only=True):
         volumes = sorted(disk.volume_id for disk in self.disks)
         # Agents of older releases do not store the hash.
         image = self.image and structs.replace(self.image, hash="")
-        return self.id, self.flavor, image, self.volume_properties, self.nics, volumes, self.local_disks
+        # A port keeps its identity when it is bound again.
+        nics = [structs.replace(nic, vif_type="", vif_details={}, vnic_type="", mtu=0) for nic in self.nics]
+        return self.id, self.flavor, image, self.volume_properties, nics, volumes, self.local_disks
 
 
 class GuestState(Message, frozen=True, kw_only=True):
