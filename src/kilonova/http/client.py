@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     import ssl
     from contextlib import AbstractAsyncContextManager
 
+    import httpx
+
+
+# An upload is answered when the service has stored all data, which may take long after the last byte.
+UPLOAD_ANSWER_SECONDS = 600.0
+# Shorter than servers keep idle connections, so that no request meets the end of one.
+KEEPALIVE_SECONDS = 3.0
+
 
 class Unreachable(Exception):
     """The service could not be reached. A retry may succeed."""
@@ -176,7 +184,10 @@ class InProcess:
 
 
 class Remote:
-    """Calls a service over the network. `tls` verifies it (None: by the system's authorities)."""
+    """Calls a service over the network. `tls` verifies it (None: by the system's authorities).
+
+    `timeout` limits the wait for a connection and for each part of a body, not the whole transfer.
+    """
 
     def __init__(self, base_url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
         import httpx
@@ -186,7 +197,10 @@ class Remote:
         self._http = httpx
         if tls is None and base_url.startswith("https:"):
             tls = client_context(None)
-        self._client = httpx.AsyncClient(base_url=base_url, timeout=timeout, verify=tls or False)
+        # Without a limit of connections: short requests do not wait for transfers of other hosts' images.
+        limits = httpx.Limits(max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS)
+        self._client = httpx.AsyncClient(base_url=base_url, timeout=timeout, verify=tls or False, limits=limits)
+        self._upload_timeout = httpx.Timeout(timeout, read=max(timeout, UPLOAD_ANSWER_SECONDS))
         self.host = urlsplit(base_url).netloc
 
     async def request(
@@ -202,19 +216,38 @@ class Remote:
         if json is not None:
             content = orjson.dumps(json)
             sent["Content-Type"] = "application/json"
-        try:
-            response = await self._client.request(method, path, headers=sent, content=content)
-        except self._http.HTTPError as error:
-            raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
+        is_upload = content is not None and not isinstance(content, bytes)
+        timeout = self._upload_timeout if is_upload else self._client.timeout
+        with self._reachable():
+            response = await self._client.request(method, path, headers=sent, content=content, timeout=timeout)
         return ClientResponse(response.status_code, dict(response.headers), response.content)
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[StreamResponse]:
+        request = self._client.build_request(method, path, headers=_with_request_id(headers))
+        with self._reachable():
+            response = await self._client.send(request, stream=True)
         try:
-            async with self._client.stream(method, path, headers=_with_request_id(headers)) as response:
-                yield StreamResponse(response.status_code, dict(response.headers), response.aiter_bytes())
+            yield StreamResponse(response.status_code, dict(response.headers), self._chunks(response))
+        finally:
+            await response.aclose()
+
+    async def _chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        # Errors of the reader are not those of this service: only reading the body is guarded.
+        chunks = response.aiter_bytes()
+        while True:
+            with self._reachable():
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
         except self._http.HTTPError as error:
             raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
 

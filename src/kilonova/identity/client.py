@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from kilonova import clock
-from kilonova.http.client import Unreachable
+from kilonova.http.client import Refused, Unreachable
 from kilonova.http.errors import Unavailable
 from kilonova.identity.token import Token, TokenApplicationCredential, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
@@ -35,6 +35,15 @@ class LoginRefused(IdentityError):
     """The service user cannot log in. Operations try again, because an operator may correct this."""
 
     passing = True
+
+
+class RoleMissing(IdentityError, Refused):
+    """The service user has no role in a project where it should create a resource."""
+
+    def __init__(self, project_id: str) -> None:
+        super().__init__(
+            403, f"the service user has no role in the project {project_id}; `kilonova register` grants it one"
+        )
 
 
 def base_url(auth_url: str) -> str:
@@ -101,7 +110,7 @@ class IdentityClient:
     async def auth(self, project_id: str | None = None) -> Auth:
         """A token of the service user for its own project, or for a project where it creates resources.
 
-        There the user needs a role; a role inherited from the domain is enough. Raises as `token` does.
+        There the user needs a role; a role inherited from the domain is enough. Raises RoleMissing, and as `token`.
         """
         text = await self.token()
         own = self._body["project"]["id"]
@@ -109,19 +118,28 @@ class IdentityClient:
             return Auth(text, own, is_service=True)
         known = self._project_tokens.get(project_id)
         if known is None or clock.now() >= known[1]:
-            known = self._project_tokens[project_id] = await self._get_project_token(text, project_id)
+            known = await self._get_project_token(project_id)
+            if len(self._project_tokens) >= CACHE_SIZE:
+                self._project_tokens.clear()
+            self._project_tokens[project_id] = known
         return Auth(known[0], project_id)
 
-    async def _get_project_token(self, text: str, project_id: str) -> tuple[str, float]:
-        if len(self._project_tokens) >= CACHE_SIZE:
-            self._project_tokens.clear()
-        identity = {"methods": ["token"], "token": {"id": text}}
+    async def _get_project_token(self, project_id: str) -> tuple[str, float]:
+        response = await self._request_project_token(project_id)
+        if response.status == 401:
+            # The service's own token may be the invalid one: try again with a new one.
+            self._renew_at = 0.0
+            response = await self._request_project_token(project_id)
+        if response.status != 201:
+            raise RoleMissing(project_id)
+        return response.headers["x-subject-token"], self._renew_at
+
+    async def _request_project_token(self, project_id: str) -> ClientResponse:
+        identity = {"methods": ["token"], "token": {"id": await self.token()}}
         auth = {"identity": identity, "scope": {"project": {"id": project_id}}}
         response = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": auth})
         _check_available(response)
-        if response.status != 201:
-            raise IdentityError(f"the service user may not act in the project {project_id}: it has no role there")
-        return response.headers["x-subject-token"], self._renew_at
+        return response
 
     def is_own(self, token: str) -> bool:
         """Whether it is a token of the service user, in its own project or another."""
