@@ -257,8 +257,17 @@ class DelaysConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Quota(msgspec.Struct, forbid_unknown_fields=True):
-    """Default quota of a project; -1 is unlimited."""
+    """Default quota of a project; -1 is unlimited.
 
+    With the driver `unified`, limits are Keystone's unified limits, and those here have no effect. They are read again
+    after `unified_limits_cache_seconds`. With the strategy `require`, a resource of `unified_limits_resource_list` has
+    the limit 0 until it has a registered limit, and any other is unlimited; with `ignore` it is the other way round.
+    """
+
+    driver: Literal["database", "unified"] = "database"
+    unified_limits_resource_strategy: Literal["require", "ignore"] = "require"
+    unified_limits_resource_list: list[str] = msgspec.field(default_factory=lambda: ["servers"])
+    unified_limits_cache_seconds: float = 10.0
     instances: int = 10
     cores: int = 20
     ram: int = 51200
@@ -376,6 +385,7 @@ _LISTS = frozenset(
         "allow_headers",
         "blocked_addresses",
         "trusted_proxies",
+        "unified_limits_resource_list",
     }
 )
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})

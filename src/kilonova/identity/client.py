@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from kilonova import clock
-from kilonova.http.client import Refused, Unreachable
+from kilonova.http.client import Refused, Unreachable, valid_response
 from kilonova.http.errors import Unavailable
 from kilonova.identity.token import Token, TokenApplicationCredential, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
 from kilonova.policy.credentials import AccessRule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kilonova.http.client import Caller, ClientResponse
 
 log = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ class IdentityClient:
     ) -> None:
         """`region` (empty: any) and `interface` choose the endpoints of the catalogue."""
         self._caller = caller
-        self._region = region
+        self.region = region
         self._interface = interface
         self._auth = {
             "identity": {
@@ -165,14 +167,22 @@ class IdentityClient:
 
         `interface` is that of the client by default.
         """
+        _, found = await self._find_endpoint(service_types, interface or self._interface)
+        return str(found["url"])
+
+    async def service(self, *service_types: str) -> str:
+        """The id of the service that has the endpoint. Raises as `token` does."""
+        service_id, _ = await self._find_endpoint(service_types, self._interface)
+        return service_id
+
+    async def _find_endpoint(self, service_types: tuple[str, ...], interface: str) -> tuple[str, dict[str, Any]]:
         await self.token()
-        interface = interface or self._interface
-        catalog = {service["type"]: service["endpoints"] for service in self._body.get("catalog", ())}
         for service_type in service_types:
-            for found in catalog.get(service_type, ()):
-                if found["interface"] == interface and self._region in ("", found["region_id"]):
-                    return str(found["url"])
-        where = f" in the region {self._region}" if self._region else ""
+            for service in self._body.get("catalog", ()):
+                for found in service["endpoints"] if service["type"] == service_type else ():
+                    if found["interface"] == interface and self.region in ("", found["region_id"]):
+                        return service["id"], found
+        where = f" in the region {self.region}" if self.region else ""
         raise IdentityError(
             f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}"
         )
@@ -191,10 +201,31 @@ class IdentityClient:
 
     async def _request_project(self, project_id: str) -> ClientResponse:
         try:
-            headers = {"X-Auth-Token": await self.token()}
+            return await self._get(f"/v3/projects/{quote(project_id, safe='')}")
         except IdentityError as error:
             raise Unreachable(str(error)) from None
-        return await self._caller.request("GET", f"/v3/projects/{quote(project_id, safe='')}", headers=headers)
+
+    async def list(self, collection: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        """All resources of a collection, such as `limits`, that match the query. Raises as `token` does."""
+        path: str | None = f"/v3/{collection}?{urlencode(query)}"
+        found: list[dict[str, Any]] = []
+        while path is not None:
+            response = await self._get(path)
+            if response.status == 401:
+                self.forget()
+                response = await self._get(path)
+            _check_available(response)
+            if response.status != 200:
+                raise IdentityError(f"the identity service answered {response.status} to the list of {collection}")
+            with valid_response("identity"):
+                body = response.json()
+                found += body[collection]
+                link = body.get("links", {}).get("next")
+                path = link and link[link.index("/v3/") :]
+        return found
+
+    async def _get(self, path: str) -> ClientResponse:
+        return await self._caller.request("GET", path, headers={"X-Auth-Token": await self.token()})
 
     async def validate(self, token: str, *, allow_expired: bool = False) -> Token | None:
         """Validate a user's token; None if it is not valid."""
