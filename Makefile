@@ -50,6 +50,7 @@ openstack: $(READY) ## Start real Keystone, Glance, Neutron and Cinder and leave
 # Without xdist: all tests use one cloud.
 test-openstack: TESTS = tests/openstack
 test-openstack: packages $(READY) ## Run the tests against real OpenStack services (TESTS=tests/openstack/test_cloud.py)
+	@$(BIN)/python -m tests.openstack.cloud install
 	@KILONOVA_TEST_OPENSTACK=1 $(PYTEST) $(TESTS) $(ARGS)
 
 docs: $(READY) ## Write the generated parts of docs/ anew
@@ -59,6 +60,7 @@ schema: $(READY) ## Write the schema's snapshots anew
 	@$(BIN)/python -m kilonova.store.generate
 
 clean: ## Remove .venv and everything that tools left behind; ./data stays
+	@[ ! -x $(BIN)/python ] || ! ls .openstack/state/run/*.pid >/dev/null 2>&1 || $(BIN)/python -m tests.openstack.cloud down
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest .client-suites .openstack build dist src/*.egg-info
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""Start and stop the cloud from a shell: `python -m tests.openstack.cloud up|down|status|env`."""
+"""Start and stop the cloud from a shell: `python -m tests.openstack.cloud install|up|down|status|env`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 
 from tests.openstack.cloud.cloud import Cloud
+from tests.openstack.cloud.install import install_missing
 from tests.openstack.cloud.memory import memory
 from tests.openstack.cloud.processes import CloudError
 from tests.openstack.cloud.settings import REGION
@@ -14,13 +15,15 @@ from tests.openstack.cloud.settings import REGION
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.openstack.cloud", description=__doc__)
-    parser.add_argument("command", choices=("up", "down", "status", "env"))
+    parser.add_argument("command", choices=("install", "up", "down", "status", "env"))
     parser.add_argument("--user", default="admin", help="user whose variables `env` prints")
     parser.add_argument("--project", default="admin", help="project whose variables `env` prints")
     arguments = parser.parse_args()
     cloud = Cloud()
     try:
-        if arguments.command == "up":
+        if arguments.command == "install":
+            install_missing(cloud.settings)
+        elif arguments.command == "up":
             up(cloud)
         elif arguments.command == "down":
             cloud.stop()

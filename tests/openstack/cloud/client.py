@@ -61,7 +61,7 @@ class Client:
                 request=answer.request,
                 response=answer,
             )
-        return answer.json() if "json" in answer.headers.get("content-type", "") else None
+        return answer.json() if answer.content and "json" in answer.headers.get("content-type", "") else None
 
     def get(self, service: str, path: str) -> Any:
         return self.call(service, "GET", path)

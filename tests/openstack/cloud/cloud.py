@@ -66,7 +66,7 @@ class Cloud:
             initialise.unmount_nfs(self.settings)
 
     def kill(self, service: str) -> None:
-        """Kill a service (keystone, glance, neutron, cinder, cinder-volume, rabbitmq, mariadb, postgres …) by SIGKILL."""
+        """Kill a service by SIGKILL: keystone, glance, neutron, cinder, cinder-volume, rabbitmq, mariadb, postgres …"""
         for name in members(service):
             self._processes.kill(name)
 
@@ -74,6 +74,15 @@ class Cloud:
         """Stop the service if it runs, start it, and wait until it answers."""
         _run_all(*(self._stopper(name) for name in members(service)))
         self._start_together(*members(service))
+
+    @contextlib.contextmanager
+    def killed(self, service: str) -> Iterator[None]:
+        """Kill the service, and start it again at the end of the block."""
+        self.kill(service)
+        try:
+            yield
+        finally:
+            self.restart(service)
 
     def _stopper(self, name: str) -> Callable[[], None]:
         return lambda: self._processes.stop(name, SERVICES[name].stop_signal)

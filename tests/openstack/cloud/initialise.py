@@ -14,29 +14,12 @@ from tests.openstack.cloud.processes import CloudError
 from tests.openstack.cloud.services import Command, as_account, ovn_environ, postgresql_program, program, psql
 from tests.openstack.cloud.settings import PASSWORD, REGION, Settings
 
-DIRECTORIES = [
-    "run",
-    "log",
-    "etc",
-    "stamp",
-    "ovn",
-    "postgres",
-    "mariadb",
-    "keystone",
-    "rabbitmq/mnesia",
-    "rabbitmq/home",
-    "glance/fast",
-    "glance/slow",
-    "glance/staging",
-    "glance/tasks",
-    "glance/lock",
+DIRECTORIES = (
+    *("run", "log", "etc", "stamp", "ovn", "postgres", "mariadb", "keystone", "rabbitmq/mnesia", "rabbitmq/home"),
+    *(f"glance/{name}" for name in ("fast", "slow", "staging", "tasks", "lock")),
     "neutron/lock",
-    "cinder/lock",
-    "cinder/conversion",
-    "cinder/coordination",
-    "cinder/volumes",
-    "cinder/mnt",
-]
+    *(f"cinder/{name}" for name in ("lock", "conversion", "coordination", "volumes", "mnt")),
+)
 MARIADB_INIT = f"""\
 CREATE DATABASE IF NOT EXISTS neutron;
 GRANT ALL ON neutron.* TO '{DATABASE_USER}'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';

@@ -1,4 +1,4 @@
-"""Installs what a cloud of OpenStack services needs: Debian packages, and Python packages in an environment of its own."""
+"""Installs what the services need: Debian packages, and Python packages in an environment of their own."""
 
 from __future__ import annotations
 
