@@ -27,9 +27,11 @@ def start_time(pid: int) -> str | None:
     """The start time of a process; None if it does not exist or only waits for its parent to reap it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        # While threads of a killed process still exist, its sockets do, too.
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in "ZX" else fields[19]
+    return None if fields[0] in "ZX" and threads <= 1 else fields[19]
 
 
 def descendants(pid: int) -> list[int]:

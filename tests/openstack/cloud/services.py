@@ -84,6 +84,13 @@ def _port(name: str) -> Callable[[Settings], Probe]:
     return lambda settings: partial(is_open, settings.port(name))
 
 
+def _postgres_command(settings: Settings) -> Command:
+    data = settings.state / "postgres/data"
+    # A killed server leaves its process id, which the next one respects until init has reaped the process.
+    (data / "postmaster.pid").unlink(missing_ok=True)
+    return as_account("postgres", [postgresql_program("postgres"), "-D", data])
+
+
 def _postgres(settings: Settings) -> Probe:
     command = [postgresql_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(settings.port("postgres"))]
     return lambda: subprocess.run(command, check=False).returncode == 0
@@ -202,9 +209,7 @@ def _cinder_process(name: str) -> Service:
 
 SERVICES = {
     "postgres": Service(
-        lambda settings: as_account(
-            "postgres", [postgresql_program("postgres"), "-D", settings.state / "postgres/data"]
-        ),
+        _postgres_command,
         _postgres,
         ports=("postgres",),
         stop_signal=signal.SIGINT,  # ends connections
