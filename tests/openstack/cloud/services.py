@@ -97,16 +97,17 @@ def _postgres(settings: Settings) -> Probe:
 
 
 def _cinder_report(name: str) -> Callable[[Settings], Probe]:
-    """A process of Cinder without an API reports that it is up when it has started. The reports are counted."""
+    """A process of Cinder without an API reports that it is up after its start. The reports are counted."""
+    query = f"SELECT host, report_count FROM services WHERE \"binary\" = '{name}' AND NOT deleted"
 
-    def reports(settings: Settings) -> str:
-        query = f"SELECT report_count FROM services WHERE \"binary\" = '{name}' AND NOT deleted ORDER BY host"
-        return psql(settings, query, database="cinder")
+    def reports(settings: Settings) -> set[str]:
+        return {line for line in psql(settings, query, database="cinder").splitlines() if not line.endswith("|0")}
 
     def probe(settings: Settings) -> Probe:
         before = reports(settings)
-        # A new row begins with 0.
-        return lambda: reports(settings) not in (before, "", "0\n", "0\n0\n")
+        # The volume service reports for each back end.
+        expected = 2 if settings.nfs and name == "cinder-volume" else 1
+        return lambda: len(reports(settings) - before) >= expected
 
     return probe
 
