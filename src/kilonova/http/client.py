@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     import ssl
     from contextlib import AbstractAsyncContextManager
 
-    import httpx
+    import aiohttp
+
+
+# Idle connections are closed after this time. Common servers close theirs after five seconds.
+IDLE_SECONDS = 4.0
 
 
 # An upload is answered when the service has stored all data, which may take long after the last byte.
 UPLOAD_ANSWER_SECONDS = 600.0
-# Shorter than servers keep idle connections, so that no request meets the end of one.
-KEEPALIVE_SECONDS = 3.0
 
 
 class Unreachable(Exception):
@@ -184,23 +186,23 @@ class InProcess:
 
 
 class Remote:
-    """Calls a service over the network. `tls` verifies it (None: by the system's authorities).
-
-    `timeout` limits the wait for a connection and for each part of a body, not the whole transfer.
-    """
+    """Calls a service over the network. `tls` verifies it (None: by the system's authorities)."""
 
     def __init__(self, base_url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
-        import httpx
+        """`timeout` limits the time to connect, and the time between two parts of a response."""
+        import aiohttp
+        import yarl
 
         from kilonova.certificates import client_context
 
-        self._http = httpx
         if tls is None and base_url.startswith("https:"):
             tls = client_context(None)
-        # Without a limit of connections: short requests do not wait for transfers of other hosts' images.
-        limits = httpx.Limits(max_keepalive_connections=20, keepalive_expiry=KEEPALIVE_SECONDS)
-        self._client = httpx.AsyncClient(base_url=base_url, timeout=timeout, verify=tls or False, limits=limits)
-        self._upload_timeout = httpx.Timeout(timeout, read=max(timeout, UPLOAD_ANSWER_SECONDS))
+        self._aiohttp, self._url = aiohttp, yarl.URL
+        self._base_url = base_url.rstrip("/")
+        self._tls = tls
+        self._timeout = timeout
+        # Created by the first request, in its event loop.
+        self._session: aiohttp.ClientSession | None = None
         self.host = urlsplit(base_url).netloc
 
     async def request(
@@ -216,43 +218,57 @@ class Remote:
         if json is not None:
             content = orjson.dumps(json)
             sent["Content-Type"] = "application/json"
-        is_upload = content is not None and not isinstance(content, bytes)
-        timeout = self._upload_timeout if is_upload else self._client.timeout
-        with self._reachable():
-            response = await self._client.request(method, path, headers=sent, content=content, timeout=timeout)
-        return ClientResponse(response.status_code, dict(response.headers), response.content)
+        try:
+            async with self._send(method, path, sent, content) as response:
+                return ClientResponse(response.status, _lower_names(response.headers), await response.read())
+        except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[StreamResponse]:
-        request = self._client.build_request(method, path, headers=_with_request_id(headers))
-        with self._reachable():
-            response = await self._client.send(request, stream=True)
         try:
-            yield StreamResponse(response.status_code, dict(response.headers), self._chunks(response))
-        finally:
-            await response.aclose()
+            response = await self._send(method, path, _with_request_id(headers), None)
+        except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+        async with response:
+            yield StreamResponse(response.status, _lower_names(response.headers), self._chunks(response))
 
-    async def _chunks(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        # Errors of the reader are not those of this service: only reading the body is guarded.
-        chunks = response.aiter_bytes()
-        while True:
-            with self._reachable():
-                chunk = await anext(chunks, None)
-            if chunk is None:
-                return
-            yield chunk
-
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The body. A connection that ends too early is an error."""
         try:
-            yield
-        except self._http.HTTPError as error:
-            raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
+            async for chunk in response.content.iter_any():
+                yield chunk
+        except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    def _send(
+        self, method: str, path: str, headers: dict[str, str], content: bytes | AsyncIterator[bytes] | None
+    ) -> aiohttp.client._RequestContextManager:
+        if self._session is None:
+            self._session = self._make_session()
+        url = self._url(self._base_url + path, encoded=True)
+        is_upload = isinstance(content, AsyncIterator)
+        read_timeout = max(self._timeout, UPLOAD_ANSWER_SECONDS) if is_upload else self._timeout
+        timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=read_timeout)
+        return self._session.request(method, url, headers=headers, data=content, allow_redirects=False, timeout=timeout)
+
+    def _make_session(self) -> aiohttp.ClientSession:
+        # Without a limit of connections: short requests do not wait for transfers of images.
+        connector = self._aiohttp.TCPConnector(limit=0, ssl=self._tls or True, keepalive_timeout=IDLE_SECONDS)
+        return self._aiohttp.ClientSession(connector=connector, cookie_jar=self._aiohttp.DummyCookieJar())
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self.host} cannot be reached: {type(error).__name__}")
 
     async def close(self) -> None:
-        await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+
+def _lower_names(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _with_request_id(headers: Mapping[str, str] | None) -> dict[str, str]:
