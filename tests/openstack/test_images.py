@@ -150,7 +150,10 @@ def test_images_that_the_user_may_see_boot(kilonova: Kilonova, demo: User, admin
     for image_id in (community, hidden, shared):
         demo.server(image_id)
     refused = demo.boot(private)
-    assert (refused.status, refused.json()["badRequest"]["message"]) == (400, f"Can not find requested image {private}.")
+    assert (refused.status, refused.json()["badRequest"]["message"]) == (
+        400,
+        f"Can not find requested image {private}.",
+    )
 
 
 def test_images_without_usable_data_are_refused(kilonova: Kilonova, demo: User, admin: User) -> None:
@@ -247,7 +250,8 @@ def test_missing_role_of_the_service_user_fails_clearly(kilonova: Kilonova, clou
         kilonova.wait_until_idle()
         url = f"/servers/{server_id}/os-instance-actions"
         (failed,) = [
-            action for action in kilonova.admin.get("compute", url).json()["instanceActions"]
+            action
+            for action in kilonova.admin.get("compute", url).json()["instanceActions"]
             if action["action"] == "createImage"
         ]
         assert failed["message"] is not None
