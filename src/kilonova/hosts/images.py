@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from kilonova.hosts.drivers.base import DriverError, ImageTooLarge
+from kilonova.hosts.drivers.base import DriverError, ImageBusy, ImageTooLarge
 from kilonova.http.client import Unreachable
 from kilonova.tickets import HEADER
 
@@ -29,8 +29,10 @@ class ImageService:
         headers = _headers(transfer) | {"Content-Type": "application/octet-stream"}
         try:
             answer = await self._caller.request("PUT", transfer.url, headers=headers, content=data)
-            if answer.status == 409 and await self._is_written(transfer):
-                return
+            if answer.status == 409:
+                if await self._is_written(transfer):
+                    return
+                raise ImageBusy(f"the image service answered 409{_reason(answer.body)}")
         except Unreachable as error:
             raise _unreachable(error) from error
         _check(answer.status, answer.body)

@@ -10,10 +10,11 @@ from msgspec import Struct
 
 from kilonova import image_hash
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.host_calls import call, is_refused_too_often
+from kilonova.compute.host_calls import HostCallFailed, call, is_refused_too_often
 from kilonova.compute.operations.steps.server import image_transfer, server_of
 from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import Snapshot
+from kilonova.hosts.transport import ImageBusy
 from kilonova.identity.client import RoleMissing
 from kilonova.image.client import Image, ImageError, is_property
 from kilonova.operations import Failed, Operation, Step, StepResult, TransientError, begin, get_kind
@@ -116,13 +117,12 @@ async def fill(op: Operation) -> str | None:
         if not await is_filled(op, image_id):
             data = image_transfer(op, image_id, server.host_name, "PUT")
             await call(op, server.host_name, SNAPSHOT.name, Snapshot(guest_id=server.id, data=data))
-    except Failed as failure:
-        status = (await find(op, image_id)).status
-        if status == "saving" and not await is_refused_too_often(op):
-            # The image service may not have seen yet that an earlier upload was cut off. It never ends if the image
-            # service was killed meanwhile.
-            raise TransientError("an earlier upload of the snapshot has not ended") from failure
-        if status != "active":
+    except HostCallFailed as failure:
+        if not await is_filled(op, image_id):
+            if isinstance(failure.outcome, ImageBusy) and not await is_refused_too_often(op):
+                # The image service may not have seen yet that an earlier upload was cut off. At a Glance that was
+                # killed meanwhile it never ends.
+                raise TransientError("an earlier upload of the snapshot has not ended") from failure
             raise
     return (await find(op, image_id)).hash or None
 
