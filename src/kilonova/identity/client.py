@@ -15,6 +15,8 @@ from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCac
 from kilonova.policy.credentials import AccessRule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from kilonova.http.client import Caller, ClientResponse
 
 log = logging.getLogger(__name__)
@@ -148,16 +150,8 @@ class IdentityClient:
         `interface` is that of the client by default.
         """
         await self.token()
-        interface = interface or self._interface
-        catalog = {service["type"]: service["endpoints"] for service in self._body.get("catalog", ())}
-        for service_type in service_types:
-            for found in catalog.get(service_type, ()):
-                if found["interface"] == interface and self._region in ("", found["region_id"]):
-                    return str(found["url"])
-        where = f" in the region {self._region}" if self._region else ""
-        raise IdentityError(
-            f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}"
-        )
+        catalog = self._body.get("catalog", ())
+        return find_endpoint(catalog, service_types, interface or self._interface, self._region)
 
     async def has_project(self, project_id: str) -> bool:
         """Whether the project exists. True if the service user may not look it up."""
@@ -200,6 +194,22 @@ class IdentityClient:
 def _check_available(response: ClientResponse) -> None:
     if response.status >= 500 or response.status == 429:
         raise Unreachable(f"the identity service answered {response.status}")
+
+
+def find_endpoint(catalog: Iterable[dict[str, Any]], service_types: Sequence[str], interface: str, region: str) -> str:
+    """The URL of a service in a catalogue, by the first type that is there. An empty region is any.
+
+    Raises IdentityError.
+    """
+    endpoints: dict[str, list[dict[str, Any]]] = {}
+    for service in catalog:
+        endpoints.setdefault(service["type"], []).extend(service["endpoints"])
+    for service_type in service_types:
+        for found in endpoints.get(service_type, ()):
+            if found["interface"] == interface and region in ("", found["region_id"]):
+                return str(found["url"])
+    where = f" in the region {region}" if region else ""
+    raise IdentityError(f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}")
 
 
 def parse_token(body: dict[str, Any]) -> Token:
