@@ -94,7 +94,7 @@ async def _register(
 ) -> list[str]:
     """Register, then check that the service user can log in. Returns the services that Kilonova would not find."""
     from kilonova.certificates import UnusableCertificate, client_context
-    from kilonova.http.client import Remote
+    from kilonova.http.client import Remote, closing_connections
     from kilonova.identity.administrator import Administrator
     from kilonova.identity.client import base_url
     from kilonova.identity.registration import Registration
@@ -103,11 +103,11 @@ async def _register(
         tls = client_context(login.ca_file or config.identity.ca_file, "the authority of Keystone's certificate")
     except UnusableCertificate as error:
         raise options.Failure(str(error)) from None
-    administrator = Administrator(Remote(base_url(login.auth_url), tls=tls), login.auth, login.user)
-    await administrator.log_in()
-    registration = Registration(administrator, wanted, permissions, changes)
-    await registration.run()
-    return [] if permissions.dry_run else await _check(config, wanted.password)
+    async with closing_connections():
+        administrator = Administrator(Remote(base_url(login.auth_url), tls=tls), login.auth, login.user)
+        await administrator.log_in()
+        await Registration(administrator, wanted, permissions, changes).run()
+        return [] if permissions.dry_run else await _check(config, wanted.password)
 
 
 async def _check(config: Config, password: str) -> list[str]:
