@@ -51,7 +51,6 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
     from kilonova import clock, store
     from kilonova.doctor import examine
     from kilonova.hosts.drivers.sim.store import SIM_FILE_NAME, SimStore
-    from kilonova.http.client import closing_connections
 
     if not config.database and not (config.data_dir / "kilonova.db").is_file():
         raise options.Failure(f"--data: {config.data_dir} has no cloud (no file kilonova.db)")
@@ -68,17 +67,16 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
         if with_guests:
             more, unreachable = await _list_agent_guests(config, db, set() if sim is None else set(sim.hosts()))
             found = [*(found or []), *more] if found is not None or more else None
-        async with closing_connections():
-            return await examine(
-                db,
-                found,
-                _unless_unavailable("Volumes", _volume_reader(config, db)),
-                _unless_unavailable("Ports", _port_reader(config, db)),
-                _unless_unavailable("Images", _image_reader(config, db)),
-                unreachable_hosts=unreachable,
-                since=since,
-                down_seconds=config.hosts.down_seconds,
-            )
+        return await examine(
+            db,
+            found,
+            _unless_unavailable("Volumes", _volume_reader(config, db)),
+            _unless_unavailable("Ports", _port_reader(config, db)),
+            _unless_unavailable("Images", _image_reader(config, db)),
+            unreachable_hosts=unreachable,
+            since=since,
+            down_seconds=config.hosts.down_seconds,
+        )
     except store.StoreError as error:
         raise options.Failure(f"the database cannot be read: {error}") from None
     finally:

@@ -94,7 +94,7 @@ async def _register(
 ) -> list[str]:
     """Register, then check that the service user can log in. Returns the services that Kilonova would not find."""
     from kilonova.certificates import UnusableCertificate, client_context
-    from kilonova.http.client import Remote, closing_connections
+    from kilonova.http.client import Remote
     from kilonova.identity.administrator import Administrator
     from kilonova.identity.client import base_url
     from kilonova.identity.registration import Registration
@@ -103,11 +103,14 @@ async def _register(
         tls = client_context(login.ca_file or config.identity.ca_file, "the authority of Keystone's certificate")
     except UnusableCertificate as error:
         raise options.Failure(str(error)) from None
-    async with closing_connections():
-        administrator = Administrator(Remote(base_url(login.auth_url), tls=tls), login.auth, login.user)
+    remote = Remote(base_url(login.auth_url), tls=tls)
+    try:
+        administrator = Administrator(remote, login.auth, login.user)
         await administrator.log_in()
         await Registration(administrator, wanted, permissions, changes).run()
-        return [] if permissions.dry_run else await _check(config, wanted.password)
+    finally:
+        await remote.close()
+    return [] if permissions.dry_run else await _check(config, wanted.password)
 
 
 async def _check(config: Config, password: str) -> list[str]:
@@ -122,17 +125,22 @@ async def _check(config: Config, password: str) -> list[str]:
     identity = msgspec.structs.replace(config.identity, password=password)
     try:
         client = make_identity_client(msgspec.structs.replace(config, identity=identity), None, password)
-        await client.token()
-    except (IdentityError, UnusableCertificate) as error:
-        raise RegistrationError(f"Kilonova cannot log in at identity.auth_url {identity.auth_url}: {error}") from None
+    except UnusableCertificate as error:
+        raise RegistrationError(str(error)) from None
     missing = []
-    for service in ("image", "network", "volume"):
-        if config.is_built_in(service) or getattr(config, service).url:
-            continue
-        try:
-            await client.endpoint(*SERVICE_TYPES[service])
-        except IdentityError as error:
-            missing.append(f"{error}; register the service, or set {service}.url")
+    try:
+        await client.token()
+        for service in ("image", "network", "volume"):
+            if config.is_built_in(service) or getattr(config, service).url:
+                continue
+            try:
+                await client.endpoint(*SERVICE_TYPES[service])
+            except IdentityError as error:
+                missing.append(f"{error}; register the service, or set {service}.url")
+    except IdentityError as error:
+        raise RegistrationError(f"Kilonova cannot log in at identity.auth_url {identity.auth_url}: {error}") from None
+    finally:
+        await client.close()
     return missing
 
 

@@ -13,6 +13,7 @@ from kilonova.companions import caller_of, make_identity_client
 from kilonova.config import Config
 from kilonova.doctor.facts import Unavailable
 from kilonova.http.client import Caller, Refused, Remote, Unreachable
+from kilonova.identity.catalog_caller import CatalogCaller
 from kilonova.identity.client import IdentityClient, IdentityError, base_url
 from kilonova.identity.seed import SERVICE_USER
 
@@ -22,7 +23,13 @@ async def reading(config: Config, service: str) -> AsyncIterator[tuple[Caller, s
     """Yields a caller of the service and a token. Errors, also those of the block, are raised as Unavailable."""
     try:
         identity = _identity_client(config)
-        yield caller_of(service, config, identity, None), await identity.token()
+        caller = caller_of(service, config, identity, None)
+        try:
+            yield caller, await identity.token()
+        finally:
+            await identity.close()
+            if isinstance(caller, Remote | CatalogCaller):
+                await caller.close()
     except (UnusableCertificate, IdentityError, Refused, Unreachable) as error:
         raise Unavailable(str(error)) from None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -182,22 +181,6 @@ class InProcess:
         }
 
 
-_remotes: ContextVar[list[Remote] | None] = ContextVar("remotes", default=None)
-
-
-@asynccontextmanager
-async def closing_connections() -> AsyncIterator[None]:
-    """Close the connections of each `Remote` that the block creates, for programs that end before their services do."""
-    created: list[Remote] = []
-    token = _remotes.set(created)
-    try:
-        yield
-    finally:
-        _remotes.reset(token)
-        for remote in created:
-            await remote.close()
-
-
 class Remote:
     """Calls a service over the network. `tls` verifies it (None: by the system's authorities)."""
 
@@ -217,8 +200,6 @@ class Remote:
         # Created by the first request, in its event loop.
         self._session: aiohttp.ClientSession | None = None
         self.host = urlsplit(base_url).netloc
-        if (created := _remotes.get()) is not None:
-            created.append(self)
 
     async def request(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from kilonova import clock
-from kilonova.http.client import Unreachable
+from kilonova.http.client import Remote, Unreachable
 from kilonova.http.errors import Unavailable
 from kilonova.identity.token import Token, TokenApplicationCredential, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
@@ -124,6 +124,11 @@ class IdentityClient:
         if response.status != 201:
             raise IdentityError(f"the service user may not act in the project {project_id}: it has no role there")
         return response.headers["x-subject-token"], self._renew_at
+
+    async def close(self) -> None:
+        """Close the connections, for a program that ends before the service does."""
+        if isinstance(self._caller, Remote):
+            await self._caller.close()
 
     def is_own(self, token: str) -> bool:
         """Whether it is a token of the service user, in its own project or another."""
