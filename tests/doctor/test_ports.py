@@ -94,11 +94,12 @@ def test_service_is_read_by_its_api(sqlite_url: str, monkeypatch: pytest.MonkeyP
             client = NetworkClient(c.services.network._caller)
             read = partial(read_from_api, client, "admin")
             listed = (await read()).ports
-            assert {(port.device_id, port.host_id) for port in listed.values()} == {(world.server_id, "sim-001")}
+            host = await c.db.fetch_value("SELECT host FROM servers WHERE id = $1", world.server_id)
+            assert {(port.device_id, port.host_id) for port in listed.values()} == {(world.server_id, host)}
             guests = await c.list_guests_and_slots()
             assert await examine(c.db, guests, read_ports=read) == []
             for port_id in listed:
-                await client.update_port(port_id, {"binding:host_id": "sim-002"}, "admin")
+                await client.update_port(port_id, {"binding:host_id": "elsewhere"}, "admin")
             found = await examine(c.db, guests, read_ports=read)
             assert {(finding.kind, finding.subject) for finding in found} == {
                 ("port on the wrong host", port_id) for port_id in listed
