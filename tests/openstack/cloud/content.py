@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.openstack.cloud.client import Client
-from tests.openstack.cloud.services import program
+from tests.openstack.cloud.services import Command, program
 from tests.openstack.cloud.settings import COMPUTE_USER, PASSWORD, REGION, Settings
 
 ROLES = ("admin", "manager", "member", "reader", "service")
@@ -130,7 +130,7 @@ def _qcow2(settings: Settings, content: bytes) -> bytes:
     source, target = (settings.state / f"tmp-image.{name}" for name in ("raw", "qcow2"))
     source.write_bytes(content)
     try:
-        command = [program("qemu-img"), "convert", "-q", "-f", "raw", "-O", "qcow2", source, target]
+        command: Command = [program("qemu-img"), "convert", "-q", "-f", "raw", "-O", "qcow2", source, target]
         subprocess.run(command, check=True)
         return target.read_bytes()
     finally:

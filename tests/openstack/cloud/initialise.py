@@ -49,7 +49,7 @@ def once(settings: Settings, name: str, step: Callable[[Settings], None]) -> Non
 def postgres_cluster(settings: Settings) -> None:
     folder = settings.state / "postgres"
     _make_empty(folder, "postgres")
-    options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+    options: Command = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
     _run(settings, "postgres", as_account("postgres", [postgresql_program("initdb"), "-D", folder / "data", *options]))
     (folder / "data/postgresql.conf").write_text(postgresql(settings))
 
@@ -103,12 +103,12 @@ def glance_database(settings: Settings) -> None:
 
 
 def neutron_database(settings: Settings) -> None:
-    config = ["--config-file", settings.etc / "neutron/neutron-api.conf"]
+    config: Command = ["--config-file", settings.etc / "neutron/neutron-api.conf"]
     _run(settings, "neutron", [settings.bin / "neutron-db-manage", *config, "upgrade", "heads"])
 
 
 def cinder_database(settings: Settings) -> None:
-    config = ["--config-file", settings.etc / "cinder/cinder-api.conf"]
+    config: Command = ["--config-file", settings.etc / "cinder/cinder-api.conf"]
     _run(settings, "cinder", [settings.bin / "cinder-manage", *config, "db", "sync"])
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def install_missing(settings: Settings) -> None:
 
 def _missing_packages() -> list[str]:
     missing = [package for command, package in COMMANDS.items() if not shutil.which(command, path=search_path())]
-    if not Path("/usr/include", f"python{sys.version_info.major}.{sys.version_info.minor}", "Python.h").exists():
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
         missing.append("python3-dev")
     if postgresql_directory() is None:
         missing.append("postgresql")
@@ -109,10 +110,11 @@ def _install_python_packages(settings: Settings) -> None:
     ready.unlink(missing_ok=True)
     log = settings.log / "pip.log"
     with log.open("wb") as output:
-        for command in (
+        commands: tuple[list[str | Path], ...] = (
             [sys.executable, "-m", "venv", settings.venv],
             [settings.bin / "pip", "install", "--disable-pip-version-check", *PYTHON_PACKAGES],
-        ):
+        )
+        for command in commands:
             if subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False).returncode != 0:
                 raise CloudError(f"the Python packages of OpenStack were not installed, see {log}")
     ready.write_text(wanted)

@@ -56,7 +56,7 @@ def postgresql_program(name: str) -> Path:
 
 def psql(settings: Settings, statements: str, database: str = "postgres") -> str:
     """Run statements as the superuser and return what they print."""
-    command = [postgresql_program("psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database]
+    command: Command = [postgresql_program("psql"), "-XqAt", "-v", "ON_ERROR_STOP=1", "-d", database]
     address = ["-h", "127.0.0.1", "-p", str(settings.port("postgres")), "-U", "postgres"]
     ended = subprocess.run([*command, *address], input=statements, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
@@ -92,7 +92,7 @@ def _postgres_command(settings: Settings) -> Command:
 
 
 def _postgres(settings: Settings) -> Probe:
-    command = [postgresql_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(settings.port("postgres"))]
+    command: Command = [postgresql_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(settings.port("postgres"))]
     return lambda: subprocess.run(command, check=False).returncode == 0
 
 

@@ -37,7 +37,7 @@ REST_SECONDS = 0.5
 PORT_TIMEOUT_SECONDS = 20.0
 
 
-class Idl(ovs_idl.Idl):
+class Idl(ovs_idl.Idl):  # type: ignore[misc]
     """A copy of the database that reports every change."""
 
     changed: Callable[[], None] | None = None

@@ -1,17 +1,18 @@
-"""A Cinder volume driver that keeps volumes as raw files in one folder.
+"""A volume driver of Cinder that keeps volumes as raw files in one directory.
 
-It needs no kernel module and no daemon, stores real bytes, and can do what a
-compute service wants to test: attach (also to several servers), extend while
-attached, re-image, snapshot, clone, upload to an image, migrate.
+It needs no kernel module and no daemon, and stores real bytes. Its connections are for hosts that have the directory at
+the same path:
 
-The connection it hands out is for hosts that see the folder under the same path:
+    {"driver_volume_type": "local", "data": {"device_path": "/…/volume-ID", "format": "raw", …}}
 
-    {"driver_volume_type": "local",
-     "data": {"device_path": "/.../volume-<id>", "format": "raw", ...}}
+Managing and migrating volumes is not tested. This runs in the environment of OpenStack.
 """
+
+from __future__ import annotations
 
 import os
 import shutil
+from typing import Any
 
 from cinder import exception, interface
 from cinder.image import image_utils
@@ -20,81 +21,81 @@ from oslo_concurrency import processutils
 from oslo_config import cfg
 from oslo_utils import units
 
-OPTIONS = [
-    cfg.StrOpt("local_file_dir", help="Folder for the volumes' files."),
-]
+OPTIONS: list[cfg.Opt] = [cfg.StrOpt("local_file_dir", help="Directory for the files of volumes.")]
 cfg.CONF.register_opts(OPTIONS, group=configuration.SHARED_CONF_GROUP)
 
 
 @interface.volumedriver
-class LocalFileDriver(driver.VolumeDriver):
+class LocalFileDriver(driver.VolumeDriver):  # type: ignore[misc]
     VERSION = "1.0.0"
     CI_WIKI_NAME = "None"
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.configuration.append_config_values(OPTIONS)
         self.folder = self.configuration.local_file_dir
 
     @classmethod
-    def get_driver_options(cls):
+    def get_driver_options(cls) -> list[cfg.Opt]:
         return OPTIONS
 
-    def check_for_setup_error(self):
+    def check_for_setup_error(self) -> None:
         if not self.folder:
             raise exception.InvalidConfigurationValue(option="local_file_dir", value=self.folder)
         os.makedirs(self.folder, exist_ok=True)
 
-    # -- files -----------------------------------------------------------------
+    # -- Files
 
-    def _path(self, name):
+    def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def local_path(self, volume):
+    def local_path(self, volume: Any) -> str:
         return self._path(volume.name)
 
-    def _resize(self, path, gigabytes):
+    def _resize(self, path: str, gigabytes: int) -> None:
         with open(path, "ab") as file:
             file.truncate(gigabytes * units.Gi)
 
-    def _copy(self, source, target, gigabytes):
+    def _copy(self, source: str, target: str, gigabytes: int) -> None:
         # a sparse copy, a shared one where the file system can
         processutils.execute("cp", "--reflink=auto", "--sparse=always", source, target)
         self._resize(target, gigabytes)
 
-    def _remove(self, path):
+    def _remove(self, path: str) -> None:
         try:
             os.unlink(path)
         except FileNotFoundError:
             pass
 
-    # -- volumes and snapshots ---------------------------------------------------
+    # -- Volumes and snapshots
 
-    def create_volume(self, volume):
+    def create_volume(self, volume: Any) -> None:
         self._resize(self.local_path(volume), volume.size)
 
-    def delete_volume(self, volume):
+    def delete_volume(self, volume: Any) -> None:
         self._remove(self.local_path(volume))
 
-    def extend_volume(self, volume, new_size):
+    def extend_volume(self, volume: Any, new_size: int) -> None:
         self._resize(self.local_path(volume), new_size)
 
-    def create_snapshot(self, snapshot):
+    def create_snapshot(self, snapshot: Any) -> None:
         self._copy(self.local_path(snapshot.volume), self._path(snapshot.name), snapshot.volume_size)
 
-    def delete_snapshot(self, snapshot):
+    def delete_snapshot(self, snapshot: Any) -> None:
         self._remove(self._path(snapshot.name))
 
-    def create_volume_from_snapshot(self, volume, snapshot):
+    def create_volume_from_snapshot(self, volume: Any, snapshot: Any) -> None:
         self._copy(self._path(snapshot.name), self.local_path(volume), volume.size)
 
-    def create_cloned_volume(self, volume, src_vref):
+    def create_cloned_volume(self, volume: Any, src_vref: Any) -> None:
         self._copy(self.local_path(src_vref), self.local_path(volume), volume.size)
 
-    def revert_to_snapshot(self, context, volume, snapshot):
+    def revert_to_snapshot(self, context: Any, volume: Any, snapshot: Any) -> None:
         self._copy(self._path(snapshot.name), self.local_path(volume), volume.size)
 
-    def update_migrated_volume(self, ctxt, volume, new_volume, original_volume_status):
+    def update_migrated_volume(
+        self, ctxt: Any, volume: Any, new_volume: Any, original_volume_status: str
+    ) -> dict[str, Any]:
         if original_volume_status == "available":
             os.replace(self.local_path(new_volume), self._path(f"volume-{volume.id}"))
             return {"_name_id": None, "provider_location": None}
@@ -103,12 +104,16 @@ class LocalFileDriver(driver.VolumeDriver):
             "provider_location": new_volume["provider_location"],
         }
 
-    # -- images ------------------------------------------------------------------
+    # -- Images
 
-    def clone_image(self, context, volume, image_location, image_meta, image_service):
+    def clone_image(
+        self, context: Any, volume: Any, image_location: Any, image_meta: Any, image_service: Any
+    ) -> tuple[None, bool]:
         return None, False
 
-    def copy_image_to_volume(self, context, volume, image_service, image_id, disable_sparse=False):
+    def copy_image_to_volume(
+        self, context: Any, volume: Any, image_service: Any, image_id: str, disable_sparse: bool = False
+    ) -> None:
         # Fetched beside the volume and then put in its place: the guest of a
         # re-imaged volume never sees half an image, nor old bytes behind it.
         fresh = self.local_path(volume) + ".fetch"
@@ -129,49 +134,49 @@ class LocalFileDriver(driver.VolumeDriver):
         finally:
             self._remove(fresh)
 
-    def copy_volume_to_image(self, context, volume, image_service, image_meta):
+    def copy_volume_to_image(self, context: Any, volume: Any, image_service: Any, image_meta: Any) -> None:
         volume_utils.upload_volume(
             context, image_service, image_meta, self.local_path(volume), volume, run_as_root=False
         )
 
-    # -- connections ---------------------------------------------------------------
+    # -- Connections
 
-    def ensure_export(self, context, volume):
+    def ensure_export(self, context: Any, volume: Any) -> None:
         pass
 
-    def create_export(self, context, volume, connector):
+    def create_export(self, context: Any, volume: Any, connector: Any) -> None:
         pass
 
-    def remove_export(self, context, volume):
+    def remove_export(self, context: Any, volume: Any) -> None:
         pass
 
-    def initialize_connection(self, volume, connector):
+    def initialize_connection(self, volume: Any, connector: Any) -> dict[str, Any]:
         return {
             "driver_volume_type": "local",
             "data": {"device_path": self.local_path(volume), "format": "raw", "volume_id": volume.id, "discard": True},
         }
 
-    def terminate_connection(self, volume, connector, **kwargs):
+    def terminate_connection(self, volume: Any, connector: Any, **kwargs: Any) -> None:
         pass
 
-    # -- manage, unmanage, migrate -------------------------------------------------
+    # -- Manage, unmanage, migrate
 
-    def migrate_volume(self, context, volume, host):
+    def migrate_volume(self, context: Any, volume: Any, host: Any) -> tuple[bool, None]:
         return False, None
 
-    def manage_existing(self, volume, existing_ref):
+    def manage_existing(self, volume: Any, existing_ref: Any) -> None:
         os.replace(self._path(existing_ref["source-name"]), self.local_path(volume))
 
-    def manage_existing_get_size(self, volume, existing_ref):
+    def manage_existing_get_size(self, volume: Any, existing_ref: Any) -> int:
         size = os.path.getsize(self._path(existing_ref["source-name"]))
         return -(-size // units.Gi)
 
-    def unmanage(self, volume):
+    def unmanage(self, volume: Any) -> None:
         pass
 
-    # -- capacity --------------------------------------------------------------------
+    # -- Capacity
 
-    def _update_volume_stats(self):
+    def _update_volume_stats(self) -> None:
         disk = shutil.disk_usage(self.folder)
         self._stats = {
             "volume_backend_name": self.configuration.safe_get("volume_backend_name"),
