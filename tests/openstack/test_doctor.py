@@ -31,7 +31,7 @@ def test_ports(kilonova: Kilonova) -> None:
     admin = kilonova.admin
     deleted, port = boot(kilonova)
     kilonova.delete_servers()
-    server_id, own = boot(kilonova)
+    _, own = boot(kilonova)
     elsewhere = next(host for host in ("sim-001", "sim-002") if host != own["binding:host_id"])
     ports = [make_port(kilonova, port["network_id"], device) for device in (deleted, str(uuid.uuid4()))]
     try:
@@ -39,9 +39,9 @@ def test_ports(kilonova: Kilonova) -> None:
         assert admin.put("network", f"/ports/{own['id']}", move).status == 200
         expected = {("port without server", ports[0]), ("port on the wrong host", own["id"])}
         wait_for(lambda: find(kilonova) == expected, "the findings")
+        # An event of Neutron takes the deleted port from the server.
         assert admin.delete("network", f"/ports/{own['id']}").status == 204
-        expected = {("port without server", ports[0]), ("server's port missing", server_id)}
-        assert find(kilonova) == expected
+        wait_for(lambda: find(kilonova) == {("port without server", ports[0])}, "the deleted port")
     finally:
         for port_id in ports:
             admin.delete("network", f"/ports/{port_id}")
@@ -88,9 +88,7 @@ def copy_operation(kilonova: Kilonova, image_id: str) -> str:
     try:
         ids = connection.execute("SELECT id FROM operations WHERE kind = 'create_image'").fetchall()
         (original,) = (str(each[0]) for each in ids if snapshot_id(str(each[0])) == image_id)
-        names = [
-            row[1] for row in connection.execute("PRAGMA table_info(operations)") if row[1] not in ("id", "number")
-        ]
+        names = [row[1] for row in connection.execute("PRAGMA table_info(operations)") if row[1] not in ("id", "seq")]
         new_id = str(uuid.uuid4())
         listed = ", ".join(names)
         connection.execute(
