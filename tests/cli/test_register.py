@@ -233,6 +233,7 @@ def test_other_ways_to_log_in(registration: Registration, admin: Client) -> None
         ((), {"OS_USERNAME": ""}, "no administrator: set OS_USERNAME"),
         ((), {"OS_AUTH_TYPE": "v3oidcpassword"}, "auth_type: 'v3oidcpassword' is not one of password"),
         ((), {"OS_AUTH_URL": "http://127.0.0.1:1"}, "127.0.0.1:1 cannot be reached"),
+        ((), {"OS_AUTH_URL": "http://192.0.2.1:5000/v3"}, "passwords go to 192.0.2.1:5000 without encryption"),
         ((), {"KILONOVA_IDENTITY__PASSWORD": ""}, "identity.password: not set"),
         ((), {"KILONOVA_IDENTITY__AUTH_URL": ""}, "identity.auth_url: set the URL of Keystone"),
         ((), {"KILONOVA_IDENTITY__USER_DOMAIN_NAME": "nowhere"}, "there is no domain 'nowhere'"),

@@ -60,6 +60,7 @@ def register(
     nothing. Log in as an administrator of Keystone. The service user's password is identity.password
     (KILONOVA_IDENTITY__PASSWORD in the environment).
     """
+    from kilonova.encryption import problems_of_registration
     from kilonova.http.client import Unreachable
     from kilonova.identity.administrator import RegistrationError
     from kilonova.identity.registration import Permissions
@@ -71,6 +72,9 @@ def register(
     internal = _check_url("--internal-url", internal_url or public)
     urls = {"public": public, "internal": internal, "admin": _check_url("--admin-url", admin_url or internal)}
     login = _administrator(config, os_cloud)
+    passwords_to = {"identity.auth_url": config.identity.auth_url, "auth_url of the administrator": login.auth_url}
+    if not config.insecure and (problems := problems_of_registration(passwords_to)):
+        raise options.Failure("\n".join(problems))
     password = config.identity.password or _prompt("identity.password", f"Password for {config.identity.username}")
     wanted = _wanted(config, password, urls, domains)
     permissions = Permissions(dry_run=dry_run, replace=replace, update_password=update_password)
