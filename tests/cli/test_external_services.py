@@ -129,6 +129,27 @@ def test_doctor_compares_ports(pair: Pair, server: str) -> None:
     assert find(pair) == []
 
 
+def test_doctor_compares_volumes(pair: Pair) -> None:
+    member = pair.client()
+    server_id = boot(pair)
+    volume_id = member.post("volume", "/volumes", {"volume": {"size": 1}}).json()["volume"]["id"]
+    try:
+        until = time.monotonic() + 60
+        while member.get("volume", f"/volumes/{volume_id}").json()["volume"]["status"] != "available":
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        attach = {"volumeAttachment": {"volumeId": volume_id}}
+        assert member.post("compute", f"/servers/{server_id}/os-volume_attachments", attach).status == 200
+        wait_until_settled(pair)
+        # This deletes the attachment.
+        lost = {"os-reset_status": {"status": "available", "attach_status": "detached"}}
+        assert pair.client("kilonova").post("volume", f"/volumes/{volume_id}/action", lost).status == 202
+        wait_for_findings(pair, {("device without attachment", server_id)})
+    finally:
+        delete(pair, server_id)
+        member.delete("volume", f"/volumes/{volume_id}")
+
+
 def wait_for_findings(pair: Pair, expected: set[tuple[str, str]]) -> None:
     until = time.monotonic() + 60
     while set(found := find(pair)) != expected:
@@ -141,12 +162,11 @@ def port_host(pair: Pair, server: str) -> Any:
 
 def test_doctor_leaves_out_services_that_do_not_respond(pair: Pair, server: str) -> None:
     wait_until_settled(pair)
-    done = run(pair, "doctor", KILONOVA_NETWORK__URL="http://127.0.0.1:1", KILONOVA_IMAGE__URL="http://127.0.0.1:1")
+    away = "http://127.0.0.1:1"
+    done = run(pair, "doctor", KILONOVA_NETWORK__URL=away, KILONOVA_IMAGE__URL=away, KILONOVA_VOLUME__URL=away)
     assert (done.returncode, done.stdout) == (0, "Everything agrees.\n"), done.stdout
-    assert [line.partition(": ")[0] for line in done.stderr.splitlines()] == [
-        "Ports are not compared",
-        "Images are not compared",
-    ]
+    parts = {line.partition(": ")[0] for line in done.stderr.splitlines()}
+    assert parts == {f"{part} are not compared" for part in ("Ports", "Images", "Volumes")}
     done = run(pair, "doctor", KILONOVA_IDENTITY__AUTH_URL="http://127.0.0.1:1/v3")
     assert done.returncode == 0, done.stdout
     assert "Ports are not compared: 127.0.0.1:1 cannot be reached" in done.stderr

@@ -115,10 +115,10 @@ async def _list_agent_guests(
 
 
 def _volume_reader(config: Config, db: Database) -> VolumeReader:
-    """A reader of volumes. An external volume service needs a token of this cloud, which must be running."""
+    """A reader of volumes. An external one needs a token, of Keystone or of this cloud, which then must be running."""
     from kilonova.doctor.volumes import read_built_in, read_external
 
-    if not config.volume.url:
+    if config.is_built_in("volume"):
         return partial(read_built_in, db)
     return partial(read_external, config)
 

@@ -17,7 +17,6 @@ from kilonova.doctor.facts import (
     PortReader,
     Unavailable,
     VolumeReader,
-    VolumesUnavailable,
     gather,
 )
 from kilonova.hosts.heartbeat import DOWN_SECONDS
@@ -30,7 +29,6 @@ __all__ = [
     "PortReader",
     "Unavailable",
     "VolumeReader",
-    "VolumesUnavailable",
     "examine",
 ]
 

@@ -14,18 +14,21 @@ from kilonova.config import Config
 from kilonova.doctor.facts import Unavailable
 from kilonova.http.client import Caller, Refused, Remote, Unreachable
 from kilonova.identity.catalog_caller import CatalogCaller
-from kilonova.identity.client import IdentityClient, IdentityError, base_url
+from kilonova.identity.client import Auth, IdentityClient, IdentityError, base_url
 from kilonova.identity.seed import SERVICE_USER
 
 
 @asynccontextmanager
-async def reading(config: Config, service: str) -> AsyncIterator[tuple[Caller, str]]:
-    """Yields a caller of the service and a token. Errors, also those of the block, are raised as Unavailable."""
+async def reading(config: Config, service: str) -> AsyncIterator[tuple[Caller, Auth]]:
+    """Yields a caller of the service, and a token of the service user.
+
+    Errors, also those of the block, are raised as Unavailable.
+    """
     try:
         identity = _identity_client(config)
         caller = caller_of(service, config, identity, None)
         try:
-            yield caller, await identity.token()
+            yield caller, await identity.auth()
         finally:
             await identity.close()
             if isinstance(caller, Remote | CatalogCaller):

@@ -152,10 +152,6 @@ class Unavailable(Exception):
     """An external service cannot be read."""
 
 
-class VolumesUnavailable(Unavailable):
-    """The external volume service cannot be read."""
-
-
 # They return None if their part is not to be checked.
 VolumeReader = Callable[[], Awaitable[Volumes | None]]
 PortReader = Callable[[], Awaitable[Ports | None]]

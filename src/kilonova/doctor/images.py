@@ -27,8 +27,8 @@ async def read_built_in(db: Reader) -> list[UnfilledImage]:
 
 async def read_external(config: Config) -> list[UnfilledImage]:
     """Read an external image service with a token of the service user. Raises Unavailable."""
-    async with reading(config, "image") as (caller, token):
-        return await read_from_api(ImageClient(caller), token)
+    async with reading(config, "image") as (caller, auth):
+        return await read_from_api(ImageClient(caller), auth.token)
 
 
 async def read_from_api(client: ImageClient, token: str) -> list[UnfilledImage]:

@@ -42,8 +42,8 @@ async def read_built_in(db: Reader) -> Ports:
 
 async def read_external(config: Config) -> Ports:
     """Read an external network service with a token of the service user. Raises Unavailable."""
-    async with reading(config, "network") as (caller, token):
-        return await read_from_api(NetworkClient(caller), token)
+    async with reading(config, "network") as (caller, auth):
+        return await read_from_api(NetworkClient(caller), auth.token)
 
 
 async def read_from_api(client: NetworkClient, token: str) -> Ports:
