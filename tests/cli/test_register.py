@@ -134,10 +134,10 @@ def test_replaced_endpoints_can_be_restored(registration: Registration, admin: C
     assert set(endpoints(admin, registration.name).values()) == {f"{other}/compute/v2.1", f"{other}/placement"}
     undo = [one["undo"] for one in replaced if one["undo"]]
     assert len(undo) == len(before)
-    assert all(command.startswith(f"openstack endpoint set --url '{URL}") for command in undo)
+    assert all(command.startswith(f"openstack endpoint set --url {URL}/") for command in undo)
     shown = registration.run("--replace").stdout
     assert "To take the changes of the catalogue back:" in shown
-    assert f"openstack endpoint set --url '{other}/placement'" in shown
+    assert f"openstack endpoint set --url {other}/placement " in shown
     assert endpoints(admin, registration.name) == before
 
 

@@ -99,6 +99,24 @@ def copy_operation(kilonova: Kilonova, image_id: str) -> str:
         connection.close()
 
 
+def test_volumes(kilonova: Kilonova) -> None:
+    """An attachment that was deleted behind the back of compute."""
+    server_id, _ = boot(kilonova)
+    member, admin = kilonova.user(), kilonova.user("admin", "admin", "3.71")
+    volume_id = member.post("volume", "/volumes", {"volume": {"size": 1, "name": "data"}}).json()["volume"]["id"]
+    path = f"/volumes/{volume_id}"
+    wait_for(lambda: member.get("volume", path).json()["volume"]["status"] == "available", "the volume")
+    attach = {"volumeAttachment": {"volumeId": volume_id}}
+    assert member.post("compute", f"/servers/{server_id}/os-volume_attachments", attach).status == 200
+    kilonova.wait_until_idle()
+    assert find(kilonova) == set()
+    lost = {"os-reset_status": {"status": "available", "attach_status": "detached"}}
+    assert admin.post("volume", f"{path}/action", lost).status == 202
+    wait_for(lambda: find(kilonova) == {("device without attachment", server_id)}, "the finding")
+    kilonova.delete_servers()
+    assert admin.delete("volume", path).status == 202
+
+
 def test_services_that_do_not_respond(kilonova: Kilonova) -> None:
     with kilonova.cloud.killed("glance"):
         done = run_kilonova("doctor", "--data", str(kilonova.data), environ=kilonova.environ)

@@ -103,7 +103,7 @@ def test_replaced_endpoints_can_be_restored(registration: Registration, cloud: C
     assert len(undo) == 6
     for command in undo:
         *_, url, endpoint = command.split()
-        cloud.client().patch("identity", f"/endpoints/{endpoint}", {"endpoint": {"url": url.strip("'")}})
+        cloud.client().patch("identity", f"/endpoints/{endpoint}", {"endpoint": {"url": url}})
     assert registration.actions() == set()
 
 

@@ -6,6 +6,7 @@ checked before the first change.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 from urllib.parse import quote
@@ -225,7 +226,7 @@ class Registration:
             if self._is_right(service.wanted, endpoint):
                 self._note("unchanged", "endpoint", name, url)
                 continue
-            undo = f"openstack endpoint set --url '{endpoint['url']}' {endpoint['id']}"
+            undo = f"openstack endpoint set --url {shlex.quote(endpoint['url'])} {endpoint['id']}"
             if not endpoint["enabled"]:
                 undo += " --disable"
             detail = f"{url}, before: {_describe(endpoint)}"
