@@ -136,7 +136,7 @@ def test_replaced_endpoints_can_be_restored(registration: Registration, admin: C
     assert len(undo) == len(before)
     assert all(command.startswith(f"openstack endpoint set --url {URL}/") for command in undo)
     shown = registration.run("--replace").stdout
-    assert "To take the changes of the catalogue back:" in shown
+    assert "To revert the changes of the catalogue:" in shown
     assert f"openstack endpoint set --url {other}/placement " in shown
     assert endpoints(admin, registration.name) == before
 

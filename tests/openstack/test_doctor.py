@@ -100,7 +100,7 @@ def copy_operation(kilonova: Kilonova, image_id: str) -> str:
 
 
 def test_volumes(kilonova: Kilonova) -> None:
-    """An attachment that was deleted behind the back of compute."""
+    """An attachment that was deleted in Cinder."""
     server_id, _ = boot(kilonova)
     member, admin = kilonova.user(), kilonova.user("admin", "admin", "3.71")
     volume_id = member.post("volume", "/volumes", {"volume": {"size": 1, "name": "data"}}).json()["volume"]["id"]

@@ -202,7 +202,7 @@ def _print_table(changes: Sequence[Change], dry_run: bool) -> None:
     if all(change.action == "unchanged" for change in changes):
         console.print("Nothing to change: Kilonova is registered.")
     if undo := [change.undo for change in reversed(changes) if change.undo]:
-        console.print("To take the changes of the catalogue back:")
+        console.print("To revert the changes of the catalogue:")
         for command in undo:
             console.print(f"  {command}", soft_wrap=True)
 

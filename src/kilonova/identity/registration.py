@@ -52,7 +52,7 @@ class Permissions(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """`undo` is the command of the stock client that takes the change back, for changes of the catalogue."""
+    """`undo` is the command of the stock client that reverts a change of the catalogue."""
 
     action: Action
     kind: str
