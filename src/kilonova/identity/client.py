@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from kilonova import clock
-from kilonova.http.client import Refused, Unreachable, valid_response
+from kilonova.http.client import Refused, Remote, Unreachable, valid_response
 from kilonova.http.errors import Unavailable
 from kilonova.identity.token import Token, TokenApplicationCredential, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
 from kilonova.policy.credentials import AccessRule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kilonova.http.client import Caller, ClientResponse
 
@@ -64,6 +64,13 @@ class Auth(NamedTuple):
     def __repr__(self) -> str:
         # Without the token, because a repr may be logged.
         return f"Auth(project_id={self.project_id!r})"
+
+
+class Endpoint(NamedTuple):
+    """Where a service is, and the id of the service."""
+
+    service_id: str
+    url: str
 
 
 class IdentityClient:
@@ -143,6 +150,11 @@ class IdentityClient:
         _check_available(response)
         return response
 
+    async def close(self) -> None:
+        """Close the connections, for a program that ends before the service does."""
+        if isinstance(self._caller, Remote):
+            await self._caller.close()
+
     def is_own(self, token: str) -> bool:
         """Whether it is a token of the service user, in its own project or another."""
         return token == self._text or any(token == known for known, _ in self._project_tokens.values())
@@ -167,25 +179,15 @@ class IdentityClient:
 
         `interface` is that of the client by default.
         """
-        _, found = await self._find_endpoint(service_types, interface or self._interface)
-        return str(found["url"])
+        return (await self._find_endpoint(service_types, interface or self._interface)).url
 
     async def service(self, *service_types: str) -> str:
         """The id of the service that has the endpoint. Raises as `token` does."""
-        service_id, _ = await self._find_endpoint(service_types, self._interface)
-        return service_id
+        return (await self._find_endpoint(service_types, self._interface)).service_id
 
-    async def _find_endpoint(self, service_types: tuple[str, ...], interface: str) -> tuple[str, dict[str, Any]]:
+    async def _find_endpoint(self, service_types: tuple[str, ...], interface: str) -> Endpoint:
         await self.token()
-        for service_type in service_types:
-            for service in self._body.get("catalog", ()):
-                for found in service["endpoints"] if service["type"] == service_type else ():
-                    if found["interface"] == interface and self.region in ("", found["region_id"]):
-                        return service["id"], found
-        where = f" in the region {self.region}" if self.region else ""
-        raise IdentityError(
-            f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}"
-        )
+        return find_endpoint(self._body.get("catalog", ()), service_types, interface, self.region)
 
     async def has_project(self, project_id: str) -> bool:
         """Whether the project exists. True if the service user may not look it up."""
@@ -249,6 +251,23 @@ class IdentityClient:
 def _check_available(response: ClientResponse) -> None:
     if response.status >= 500 or response.status == 429:
         raise Unreachable(f"the identity service answered {response.status}")
+
+
+def find_endpoint(
+    catalog: Iterable[dict[str, Any]], service_types: Sequence[str], interface: str, region: str
+) -> Endpoint:
+    """The endpoint of a service in a catalogue, by the first type that is there. An empty region is any.
+
+    Raises IdentityError.
+    """
+    services = list(catalog)
+    for service_type in service_types:
+        for service in services:
+            for found in service["endpoints"] if service["type"] == service_type else ():
+                if found["interface"] == interface and region in ("", found["region_id"]):
+                    return Endpoint(service["id"], str(found["url"]))
+    where = f" in the region {region}" if region else ""
+    raise IdentityError(f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}")
 
 
 def parse_token(body: dict[str, Any]) -> Token:

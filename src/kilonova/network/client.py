@@ -20,6 +20,7 @@ Attributes = Mapping[str, object]
 Query = Sequence[tuple[str, str]]
 # Keeps the URL within the length that every server accepts.
 _IDS_PER_REQUEST = 100
+_PAGE_SIZE = 1000
 
 
 class NetworkError(Refused):
@@ -219,6 +220,12 @@ class NetworkClient:
     async def ports_of_device(self, device_id: str, project_id: str, token: str) -> list[Port]:
         """The project's ports of a device. Every user can name any device, so other projects' ports do not count."""
         return await self._list(_PORT, token, [("device_id", device_id), ("project_id", project_id)])
+
+    async def all_ports(self, token: str) -> list[Port]:
+        """All ports that the token can see, with device and host only, in pages."""
+        names = ("id", "network_id", "mac_address", "device_id", "device_owner", "binding:host_id")
+        query = [*(("fields", name) for name in names), ("limit", str(_PAGE_SIZE))]
+        return await self._list(_PORT, token, query)
 
     async def create_port(self, port: Attributes, token: str) -> Port:
         return await self._create(_PORT, port, token)
