@@ -26,9 +26,6 @@ LIMIT_NAMES = {
 }
 
 
-def default_limits(config: Config) -> list[dict[str, object]]:
-    """Registered limits with the values of the section `quota`, without service and region."""
-    return [
-        {"resource_name": name, "default_limit": getattr(config.quota, resource)}
-        for resource, name in LIMIT_NAMES.items()
-    ]
+def default_limits(config: Config) -> dict[str, int]:
+    """The values of the section `quota`, by the names of their registered limits."""
+    return {name: getattr(config.quota, resource) for resource, name in LIMIT_NAMES.items()}

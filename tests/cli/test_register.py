@@ -255,3 +255,17 @@ def test_administrator_without_the_role(registration: Registration) -> None:
     refused = registration.run(login=member)
     assert refused.returncode == 1
     assert "demo may not list domains; that needs the role admin in Keystone" in refused.stderr
+
+
+def test_registers_limits_for_the_driver_that_uses_them(registration: Registration, admin: Client) -> None:
+    unified = {"KILONOVA_QUOTA__DRIVER": "unified", "KILONOVA_QUOTA__INSTANCES": "7"}
+    assert ("created", "registered limit") not in registration.actions("--dry-run")
+    assert ("created", "registered limit") in registration.actions("--dry-run", **unified)
+    assert ("created", "registered limit") in registration.actions(**unified)
+    path = f"/registered_limits?region_id={registration.name}"
+    found = admin.get("identity", path).json()["registered_limits"]
+    limits = {one["resource_name"]: one["default_limit"] for one in found}
+    assert (limits["servers"], limits["class:VCPU"]) == (7, 20)
+    unified["KILONOVA_QUOTA__INSTANCES"] = "8"
+    assert registration.actions(**unified) == set()
+    assert admin.get("identity", path).json()["registered_limits"] == found

@@ -151,8 +151,10 @@ async def _check(config: Config, password: str) -> list[str]:
 def _wanted(config: Config, password: str, urls: dict[str, str], domains: tuple[str, ...]) -> Wanted:
     from kilonova.identity.own_services import local_services
     from kilonova.identity.registration import Wanted
+    from kilonova.unified_limits import default_limits
 
     identity = config.identity
+    limits = default_limits(config) if config.quota.driver == "unified" else {}
     return Wanted(
         username=identity.username,
         password=password,
@@ -163,6 +165,7 @@ def _wanted(config: Config, password: str, urls: dict[str, str], domains: tuple[
         services=local_services(config),
         urls=urls,
         domains=domains,
+        limits=limits,
     )
 
 

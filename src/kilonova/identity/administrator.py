@@ -85,6 +85,9 @@ class Administrator:
         created: Json = body[kind]
         return created
 
+    async def register_limit(self, fields: Json) -> None:
+        await self._call("POST", "/registered_limits", "register a limit", {"registered_limits": [fields]})
+
     async def update(self, kind: str, item_id: str, fields: Json) -> None:
         await self._call("PATCH", f"/{kind}s/{item_id}", f"change a {kind}", {kind: fields})
 

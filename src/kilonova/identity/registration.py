@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from kilonova.identity.administrator import Administrator, RegistrationError
 from kilonova.identity.own_services import INTERFACES, OwnService
+from kilonova.unified_limits import SERVICE_TYPE
 
 # The roles of the service user in its own project: `service` for requests that services alone may send, `admin` for
 # objects of all projects. docs/existing-cloud.md lists the requests.
@@ -37,6 +38,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     services: tuple[OwnService, ...]
     urls: Mapping[str, str]
     domains: tuple[str, ...] = ()
+    # Registered limits of compute, by resource. Existing ones keep their values.
+    limits: Mapping[str, int] = {}
 
     def __repr__(self) -> str:
         # Without the password.
@@ -95,7 +98,9 @@ class Registration:
         await self._ensure_roles(user_id, project_id, domains)
         await self._ensure_region()
         for service in services:
-            await self._ensure_service(service)
+            service_id = await self._ensure_service(service)
+            if service.wanted.type == SERVICE_TYPE:
+                await self._ensure_limits(service_id)
 
     # The user and its roles
 
@@ -205,7 +210,7 @@ class Registration:
                 "Give --replace to have them point to Kilonova. Clients then do not reach the other service."
             )
 
-    async def _ensure_service(self, service: _Service) -> None:
+    async def _ensure_service(self, service: _Service) -> str:
         wanted, found = service.wanted, service.found
         if found is None:
             service_id = await self._create("service", wanted.name, type=wanted.type)
@@ -218,6 +223,20 @@ class Registration:
             await self._update("service", service_id, found["name"], {"enabled": True}, "enabled", undo)
         for interface in INTERFACES:
             await self._ensure_endpoint(service, service_id, interface)
+        return str(service_id)
+
+    async def _ensure_limits(self, service_id: str) -> None:
+        scope = {"service_id": service_id, "region_id": self._wanted.region}
+        known = set()
+        if service_id and self._wanted.limits:
+            known = {one["resource_name"] for one in await self._keystone.list("registered_limit", **scope)}
+        for name, value in self._wanted.limits.items():
+            if name in known:
+                self._note("unchanged", "registered limit", name)
+                continue
+            if not self._may.dry_run:
+                await self._keystone.register_limit({**scope, "resource_name": name, "default_limit": value})
+            self._note("created", "registered limit", name, str(value))
 
     async def _ensure_endpoint(self, service: _Service, service_id: str, interface: str) -> None:
         name, url = f"{service.wanted.type} {interface}", self._url(service.wanted, interface)

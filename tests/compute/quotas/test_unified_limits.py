@@ -312,6 +312,6 @@ def test_concurrent_requests_stay_within_unified_limits(database_url: str, tmp_p
 
 def test_default_limits_are_those_of_the_settings() -> None:
     config = load(environ={}, flags={"quota.instances": 3})
-    limits = {limit["resource_name"]: limit["default_limit"] for limit in unified_limits.default_limits(config)}
+    limits = unified_limits.default_limits(config)
     assert (limits["servers"], limits["class:VCPU"], limits["server_key_pairs"]) == (3, 20, 100)
     assert len(limits) == 10
