@@ -185,7 +185,8 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     Other hosts reach this libvirt at `migration_uri`, where `{address}` is the agent's address; migrating guests arrive
     at `migration_address`. With `migration_tls` guests migrate by TLS only; with `nbd_tls` volumes can be connected by
     TLS. The certificates of both are set in libvirt's `qemu.conf`. `reserved_*` is kept for the host. An image that no
-    guest has used for `image_cache_seconds` is removed.
+    guest has used for `image_cache_seconds` is removed. Ports of a real Neutron are connected to the Open vSwitch whose
+    database is at `ovsdb_connection`: libvirt and ovn-controller must use the same.
     """
 
     uri: str = "qemu:///system"
@@ -209,10 +210,11 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     reserved_disk_gb: int = 0
     image_cache_seconds: int = 86400
     vendor_data: str = ""
+    ovsdb_connection: str = "unix:/var/run/openvswitch/db.sock"
 
 
 class Bridges(msgspec.Struct, forbid_unknown_fields=True):
-    """Networks of real guests.
+    """Networks of real guests, built by their hosts. Off with a real Neutron; set `enabled = false` on its agents.
 
     Hosts connect networks by VXLAN on `vxlan_port`. Unless `nat` is off, guests reach external networks by NAT through
     `external_interface` (empty: that of the default route), except `blocked_addresses` (addresses or prefixes): list
@@ -340,6 +342,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
             return not self.identity.auth_url
         url = str(getattr(self, service).url)
         return url == BUILT_IN or not (url or self.identity.auth_url)
+
+    @property
+    def builds_networks(self) -> bool:
+        """Whether real hosts of this process build the networks of their guests. A real Neutron builds its own."""
+        return self.bridges.enabled and self.is_built_in("network")
 
     @property
     def data_dir(self) -> Path:

@@ -58,6 +58,23 @@ def test_missing_programs_are_listed_with_their_package(config: Config, monkeypa
     assert any("no networks" in line for line in preflight.notes(config))
 
 
+def test_real_neutron_needs_no_tools_for_built_in_networks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find", lambda _: None)
+    monkeypatch.setitem(sys.modules, "os_vif", None)
+    config.identity.auth_url = "http://keystone.example/v3"
+    lines = preflight.missing(config)
+    assert not any("nft" in line or "dnsmasq" in line for line in lines)
+    (line,) = [line for line in lines if "os-vif" in line]
+    assert "pip install 'kilonova[libvirt]'" in line
+    assert not any("networks" in line for line in preflight.notes(config))
+    # An agent does not know the network service: it may be Neutron.
+    agent = Config(data=config.data)
+    agent.bridges.enabled = False
+    assert not any("os-vif" in line for line in preflight.missing(agent))
+    (note,) = [line for line in preflight.notes(agent) if "bridges.enabled is off" in line]
+    assert "pip install 'kilonova[libvirt]'" in note
+
+
 def test_no_hardware_virtualization(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "kvm_problem", lambda: "/dev/kvm does not exist")
     assert any("emulated" in line for line in preflight.notes(config))
