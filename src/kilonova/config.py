@@ -186,6 +186,9 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     at `migration_address`. With `migration_tls` guests migrate by TLS only; with `nbd_tls` volumes can be connected by
     TLS. The certificates of both are set in libvirt's `qemu.conf`. `reserved_*` is kept for the host. An image that no
     guest has used for `image_cache_seconds` is removed.
+
+    With `volume_use_multipath` the host connects to volumes by several paths, which requires multipathd. If
+    `rbd_secret_uuid` names a secret of libvirt, guests use RBD volumes with it, as `rbd_user` (empty: Cinder's user).
     """
 
     uri: str = "qemu:///system"
@@ -200,6 +203,9 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     migration_downtime_ms: int = 500
     migration_tls: bool = False
     nbd_tls: bool = False
+    volume_use_multipath: bool = False
+    rbd_user: str = ""
+    rbd_secret_uuid: str = ""
     auto_converge: bool = True
     force_complete: Literal["pause", "postcopy"] = "pause"
     cpu_allocation_ratio: float = 4.0

@@ -62,19 +62,8 @@ def test_nbd_volume_with_tls_requires_certificates(tmp_path: Path) -> None:
             '<source protocol="rbd" name="pool/v"><host name="10.0.0.1" port="6789" /><host name="fd::1" port="6790" />'
             '<auth username="cinder"><secret type="ceph" uuid="1111-22" /></auth></source>',
         ),
-        (
-            "iscsi",
-            {
-                "target_portal": "[fd00::1]:3260",
-                "target_iqn": "iqn.2026-01.org:v",
-                "target_lun": 1,
-                "auth_method": "CHAP",
-                "auth_username": "u",
-                "auth_password": "geheim",
-            },
-            '<source protocol="iscsi" name="iqn.2026-01.org:v/1"><host name="fd00::1" port="3260" />'
-            '<auth username="u"><secret type="iscsi" usage="kilonova-v-1" /></auth></source>',
-        ),
+        ("iscsi", {"device_path": "/dev/sdq", "auth_password": "geheim"}, '<source dev="/dev/sdq" />'),
+        ("nfs", {"device_path": __file__}, f'<source file="{__file__}" />'),
         ("fibre_channel", {"device_path": "/dev/sdq"}, '<source dev="/dev/sdq" />'),
     ],
 )
@@ -111,9 +100,9 @@ def test_names_are_escaped() -> None:
         ("nbd", {"host": "h"}, "incomplete"),
         ("nbd", {**NBD, "port": "no number"}, "incomplete"),
         ("rbd", {"name": "p/v", "hosts": ["h"], "ports": []}, "incomplete"),
-        ("iscsi", {"target_portal": "nowhere", "target_iqn": "i"}, "incomplete"),
-        ("fibre_channel", {"target_wwn": "5"}, "os-brick"),
-        ("", {}, "os-brick"),
+        ("local", {}, "incomplete"),
+        ("fibre_channel", {"target_wwn": "5"}, "not connected"),
+        ("", {}, "not connected"),
     ],
 )
 def test_incomplete_or_unsupported_connection_is_refused(kind: str, data: dict[str, Any], message: str) -> None:

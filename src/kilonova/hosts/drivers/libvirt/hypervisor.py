@@ -174,11 +174,13 @@ class Hypervisor:
         """Power the guest off and delete its saved memory. Succeeds without a domain."""
         await self.connection.call(_destroy, guest_id)
         await shares.unmount_all(self, guest_id)
+        await self.volumes.connections.disconnect_all(guest_id)
 
     async def undefine(self, guest_id: str) -> None:
         """Power the guest off and remove its domain. Succeeds without a domain."""
         await self.connection.call(_undefine, guest_id)
         await shares.unmount_all(self, guest_id)
+        await self.volumes.connections.disconnect_all(guest_id)
 
 
 # In threads

@@ -280,6 +280,7 @@ async def complete_departure(hv: Hypervisor, guest_id: str) -> None:
     outgoing = find_outgoing(hv, guest_id)
     if outgoing is None:
         return
+    await hv.volumes.connections.disconnect_all(guest_id)
     directory = hv.layout.guest_directory(guest_id)
     if outgoing.shared:
         (directory / OUTGOING_FILE).unlink(missing_ok=True)
