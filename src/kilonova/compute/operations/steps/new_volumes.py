@@ -68,19 +68,24 @@ async def are_ready(op: Operation) -> bool | None:
         else:
             done = False
     if done and requested and not op.services.config.volume.cross_az_attach:
-        await _pin_zone(op, requested[0])
+        await _keep_zone(op, requested)
     return True if done else None
 
 
-async def _pin_zone(op: Operation, device: BlockDevice) -> None:
-    """Pin the server to the zone of its volumes if it has no pinned zone: it must stay there."""
-    if (await server_of(op)).pinned_zone is not None:
-        return
-    async with volumes.volume_errors():
-        volume = await op.services.volume.show(device.volume, await op.services.identity.auth())
-    if volume is not None and volume.availability_zone:
+async def _keep_zone(op: Operation, requested: list[BlockDevice]) -> None:
+    """Pin the server to the zone of its volumes. Raises Failed if a volume is in another one."""
+    pinned, auth = (await server_of(op)).pinned_zone, await op.services.identity.auth()
+    zone = pinned
+    for device in requested:
+        async with volumes.volume_errors():
+            volume = await op.services.volume.show(device.volume, auth)
+        where = volume.availability_zone if volume is not None else zone
+        zone = zone or where
+        if where != zone:
+            raise Failed(f"Volume {device.volume} is in availability zone {where}, and the server must be in {zone}.")
+    if zone != pinned:
         async with op.db.transaction() as tx:
-            await model.set_pinned_zone(tx, str(op.server_id), volume.availability_zone)
+            await model.set_pinned_zone(tx, str(op.server_id), zone)
             await fence(op, tx)
 
 
