@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from typing import Any, Literal, TypedDict
 
 
@@ -61,19 +62,15 @@ def _call(request: Request) -> Any:
 
 
 def _os_brick(lock_path: str) -> Any:
-    import os_brick  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    from os_brick import privileged
-    from os_brick.initiator import connector  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    from oslo_concurrency import lockutils  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    from oslo_config import cfg  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    lockutils.set_defaults(lock_path)
-    cfg.CONF([], project="kilonova", default_config_files=[], default_config_dirs=[])
-    os_brick.setup(cfg.CONF)
+    settings = import_module("oslo_config.cfg").CONF
+    import_module("oslo_concurrency.lockutils").set_defaults(lock_path)
+    settings([], project="kilonova", default_config_files=[], default_config_dirs=[])
+    import_module("os_brick").setup(settings)
+    privileged = import_module("os_brick.privileged")
     # In client mode the functions would run in a daemon.
     privileged.default.set_client_mode(False)
     privileged.brick_privsep_hide_output.set_client_mode(False)
-    return connector
+    return import_module("os_brick.initiator.connector")
 
 
 def error_text(error: Exception) -> str:
