@@ -192,6 +192,24 @@ def test_volumes_move_with_their_server(volumes: Volumes) -> None:
     check_host()
 
 
+def test_volumes_of_an_offloaded_server(volumes: Volumes) -> None:
+    server_id, first, second = volumes.boot(), volumes.create(), volumes.create()
+    volumes.server_action(server_id, "shelve")
+    volumes.settle(server_id, "SHELVED")
+    volumes.server_action(server_id, "shelveOffload")
+    volumes.settle(server_id, "SHELVED_OFFLOADED")
+    for volume_id in (first, second):
+        volumes.attach(server_id, volume_id)
+        volumes.kilonova.wait_until_idle()
+        assert [each["instance"] for each in volumes.attachments(volume_id)] == [server_id]
+        assert volumes.show(volume_id)["status"] in ("reserved", "in-use")
+    volumes.detach(server_id, first)
+    volumes.server_action(server_id, "unshelve")
+    volumes.settle(server_id)
+    assert volumes.host_of(second) == volumes.server(server_id)["OS-EXT-SRV-ATTR:host"]
+    assert volumes.show(second)["status"] == "in-use"
+
+
 def test_boot_from_volumes_and_rebuild(volumes: Volumes) -> None:
     image, other = volumes.image(), volumes.image("other")
     blank = {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}

@@ -11,7 +11,7 @@ import pytest
 
 from kilonova import tiny
 from kilonova.config import Config
-from kilonova.hosts.drivers.libvirt import hardware, preflight, programs
+from kilonova.hosts.drivers.libvirt import hardware, preflight, programs, volume_connections
 from tests.support.cloud_process import KILONOVA
 
 
@@ -56,6 +56,13 @@ def test_missing_programs_are_listed_with_their_package(config: Config, monkeypa
     config.bridges.enabled = False
     assert not any("nft" in line for line in preflight.missing(config))
     assert any("no networks" in line for line in preflight.notes(config))
+
+
+def test_missing_os_brick(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_connections, "is_installed", lambda: False)
+    assert not any("os-brick" in line for line in preflight.notes(config))
+    config.volume.url = "http://cinder"
+    assert any(line.startswith("os-brick is missing") for line in preflight.notes(config))
 
 
 def test_no_hardware_virtualization(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ class Connections(VolumeConnections):
 
 @pytest.fixture
 def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
-    monkeypatch.setattr(volume_connections, "_is_installed", lambda: True)
+    monkeypatch.setattr(volume_connections, "is_installed", lambda: True)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return Connections(tmp_path)
 
@@ -164,13 +164,31 @@ def test_missing_program(connections: Connections, monkeypatch: pytest.MonkeyPat
     assert connections.names() == set()
 
 
+def test_properties_are_read_again_in_the_background(connections: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        for _ in range(2):
+            assert await connections.properties() == {"initiator": "iqn.x"}
+        assert connections.calls == [("properties", "")]
+        monkeypatch.setattr(connections, "_properties_until", 0.0)
+        connections.failing = {"properties"}
+        assert await connections.properties() == {"initiator": "iqn.x"}
+        assert connections._reading is not None
+        await connections._reading
+        with pytest.raises(DriverError, match="does not respond"):
+            await connections.properties()
+        connections.failing = set()
+        assert await connections.properties() == {"initiator": "iqn.x"}
+
+    run(scenario())
+
+
 def test_unprivileged_agent_or_missing_package(connections: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(connections.properties()) == {"initiator": "iqn.x"}
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(DriverError, match="root privileges"):
         run(connections.connect(A, disk()))
     assert run(connections.properties()) == {}
-    monkeypatch.setattr(volume_connections, "_is_installed", lambda: False)
+    monkeypatch.setattr(volume_connections, "is_installed", lambda: False)
     with pytest.raises(DriverError, match="os-brick: it is not installed on one"):
         run(connections.connect(A, disk()))
 

@@ -83,21 +83,40 @@ class VolumeConnections:
         self._records = config.data_dir / "volume_connections"
         self._mounts = mounts
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._properties: dict[str, Any] = {}
+        self._properties: dict[str, Any] | None = None
         self._properties_until = 0.0
+        self._reading: asyncio.Task[None] | None = None
 
     # The host
 
     async def properties(self) -> dict[str, Any]:
-        """What the volume service must know to let this host connect: initiator, NQN and others. Raises DriverError."""
-        if not _is_installed() or os.geteuid() != 0:
+        """What the volume service must know to let this host connect: initiator, NQN and others. Raises DriverError.
+
+        Old properties are read again in the background, so that only the first caller waits.
+        """
+        if not is_installed() or os.geteuid() != 0:
             return {}
         async with self._locks[""]:
-            if clock.now() >= self._properties_until:
-                request = Request(verb="properties", host=self._host, ip=self._config.agent.address)
-                self._properties = await self._call(request)
-                self._properties_until = clock.now() + _PROPERTIES_SECONDS
-        return self._properties
+            if self._properties is None:
+                self._properties = await self._read_properties()
+            elif clock.now() >= self._properties_until and self._reading is None:
+                self._reading = asyncio.create_task(self._read_again())
+            return self._properties
+
+    async def _read_properties(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._call(
+            Request(verb="properties", host=self._host, ip=self._config.agent.address)
+        )
+        self._properties_until = clock.now() + _PROPERTIES_SECONDS
+        return found
+
+    async def _read_again(self) -> None:
+        try:
+            self._properties = await self._read_properties()
+        except DriverError:
+            self._properties = None  # the next caller gets the error
+        finally:
+            self._reading = None
 
     # Volumes
 
@@ -182,7 +201,7 @@ class VolumeConnections:
     def _check(self, record: Record) -> None:
         """Raises DriverError if this host lacks something that the connection needs."""
         volume = f"volume {record.volume_id} has connection type {record.kind!r}, which requires"
-        if not _is_installed():
+        if not is_installed():
             raise DriverError(
                 f"{volume} os-brick: it is not installed on {self._host}; without it the types nbd, rbd and local work"
             )
@@ -227,7 +246,7 @@ class VolumeConnections:
         return document["result"]
 
 
-def _is_installed() -> bool:
+def is_installed() -> bool:
     return importlib.util.find_spec("os_brick") is not None
 
 
