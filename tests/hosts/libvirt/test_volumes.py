@@ -13,6 +13,7 @@ from kilonova.hosts.drivers.libvirt import volumes
 from kilonova.hosts.drivers.libvirt.live_disks import get_location
 from kilonova.hosts.messages import Disk
 from tests.hosts.libvirt.test_disk_transfer import hypervisor
+from tests.support import run
 
 NBD = {"host": "10.0.0.1", "port": 10809, "export": "a-secret"}
 
@@ -114,3 +115,25 @@ def test_disk_is_identified_by_its_location() -> None:
     one, other = disk("nbd", NBD), disk("nbd", {**NBD, "export": "another"})
     assert volumes.disk_location(one) == get_location(volumes.disk_element(one, "vdc").find("source"))
     assert volumes.disk_location(one) != volumes.disk_location(other)
+
+
+def test_rbd_volume_uses_the_secret_of_the_host(tmp_path: Path) -> None:
+    auth = {"auth_enabled": True, "auth_username": "cinder", "secret_uuid": "1111-22"}
+    given = disk("rbd", {"name": "pool/v", "hosts": ["10.0.0.1"], "ports": ["6789"], **auth})
+    hv = hypervisor(tmp_path)
+    connect = volumes.Volumes(hv)._connect
+    assert run(connect("guest", given)) == given
+    hv.config.libvirt.rbd_secret_uuid = "3333-44"
+    made = text(volumes.disk_element(run(connect("guest", given)), "vdb"))
+    assert '<auth username="cinder"><secret type="ceph" uuid="3333-44" /></auth>' in made
+    hv.config.libvirt.rbd_user = "kilonova"
+    assert '<auth username="kilonova">' in text(volumes.disk_element(run(connect("guest", given)), "vdb"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [({"device_path": "/no/such"}, "has no file or device /no/such"), ({"encrypted": True}, "is encrypted")],
+)
+def test_volume_that_the_host_cannot_have(tmp_path: Path, data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DriverError, match=message):
+        run(volumes.Volumes(hypervisor(tmp_path))._connect("guest", disk("local", data)))
