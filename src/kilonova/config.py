@@ -185,8 +185,12 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     Other hosts reach this libvirt at `migration_uri`, where `{address}` is the agent's address; migrating guests arrive
     at `migration_address`. With `migration_tls` guests migrate by TLS only; with `nbd_tls` volumes can be connected by
     TLS. The certificates of both are set in libvirt's `qemu.conf`. `reserved_*` is kept for the host. An image that no
-    guest has used for `image_cache_seconds` is removed. Ports of a real Neutron are connected to the Open vSwitch whose
-    database is at `ovsdb_connection`: libvirt and ovn-controller must use the same.
+    guest has used for `image_cache_seconds` is removed.
+
+    Ports of a real Neutron are connected to the Open vSwitch whose database is at `ovsdb_connection`: libvirt and
+    ovn-controller must use the same. With `volume_use_multipath` the host connects to volumes by several paths, which
+    requires multipathd. If `rbd_secret_uuid` names a secret of libvirt, guests use RBD volumes with it, as `rbd_user`
+    (empty: Cinder's user).
     """
 
     uri: str = "qemu:///system"
@@ -201,6 +205,9 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     migration_downtime_ms: int = 500
     migration_tls: bool = False
     nbd_tls: bool = False
+    volume_use_multipath: bool = False
+    rbd_user: str = ""
+    rbd_secret_uuid: str = ""
     auto_converge: bool = True
     force_complete: Literal["pause", "postcopy"] = "pause"
     cpu_allocation_ratio: float = 4.0

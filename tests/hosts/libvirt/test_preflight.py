@@ -11,7 +11,7 @@ import pytest
 
 from kilonova import tiny
 from kilonova.config import Config
-from kilonova.hosts.drivers.libvirt import hardware, preflight, programs
+from kilonova.hosts.drivers.libvirt import hardware, preflight, programs, volume_connections
 from tests.support.cloud_process import KILONOVA
 
 
@@ -73,6 +73,13 @@ def test_real_neutron_needs_no_tools_for_built_in_networks(config: Config, monke
     assert not any("os-vif" in line for line in preflight.missing(agent))
     (note,) = [line for line in preflight.notes(agent) if "bridges.enabled is off" in line]
     assert "pip install 'kilonova[libvirt]'" in note
+
+
+def test_missing_os_brick(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_connections, "is_installed", lambda: False)
+    assert not any("os-brick" in line for line in preflight.notes(config))
+    config.volume.url = "http://cinder"
+    assert any(line.startswith("os-brick is missing") for line in preflight.notes(config))
 
 
 def test_no_hardware_virtualization(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from kilonova.compute.servers import (
 from kilonova.compute.servers.scheduling import Destination, group_of
 from kilonova.compute.servers.server import EmbeddedFlavor, File, Server
 from kilonova.compute.volume_attachments.checks import check_not_attached_elsewhere
+from kilonova.compute.volume_checks import zone_for_volumes
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
 from kilonova.http.parameter_types import is_true, normalize_address
@@ -132,6 +133,7 @@ async def prepare(ctx: Context) -> Prepared:
     trusted_certificates.check(ctx, trusted, trusted_certificates.CREATE, volume_backed=disks.image_id is None)
     key = await find_key(ctx, body.get("key_name"))
     pin, destination = await requested_destination.requested_destination(ctx, body)
+    pin = zone_for_volumes(ctx, disks.volumes, pin)
     nics = await requested_networks.resolve(ctx, body["networks"])
     if most > 1 and any(nic.port or nic.fixed_ip for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")

@@ -79,6 +79,7 @@ async def discard(hv: Hypervisor, guest_id: str, slot: str) -> None:
     directory = hv.layout.guest_directory(guest_id)
     if records.find_incoming(hv, guest_id, slot) is None:
         return  # the guest has arrived, so the slot is empty
+    await hv.volumes.connections.disconnect_all(guest_id)
     prepared = records.read_record(directory / records.INCOMING_FILE, records.IncomingGuest)
     if prepared is not None and prepared.slot == slot:
         await records.remove_directory(hv, directory)

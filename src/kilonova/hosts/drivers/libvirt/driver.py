@@ -269,7 +269,7 @@ class LibvirtDriver:
         return await guest_info.diagnostics(self.hypervisor, guest_id)
 
     async def get_connector(self) -> dict[str, Any]:
-        return facts.connector(self.hypervisor)
+        return await facts.connector(self.hypervisor)
 
     async def apply_network(self, plan: NetworkPlan) -> None:
         if self.hypervisor.networks is None:

@@ -205,6 +205,7 @@ class Hypervisor:
         if guest is not None:
             await plug.unplug(self, guest, guest.nics)
         await shares.unmount_all(self, guest_id)
+        await self.volumes.connections.disconnect_all(guest_id)
 
 
 # In threads

@@ -284,6 +284,7 @@ async def complete_departure(hv: Hypervisor, guest_id: str) -> None:
     guest = hv.find_spec(guest_id)
     if guest is not None:
         await plug.unplug(hv, guest, guest.nics)
+    await hv.volumes.connections.disconnect_all(guest_id)
     directory = hv.layout.guest_directory(guest_id)
     if outgoing.shared:
         (directory / OUTGOING_FILE).unlink(missing_ok=True)

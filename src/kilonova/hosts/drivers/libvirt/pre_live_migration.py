@@ -198,6 +198,7 @@ async def prepare(
     # The slot first: a discard finds everything else by it.
     hv.set_owner(guest.id, slot)
     records.write_record(hv.layout.slot_directory(guest.id, slot) / INCOMING_FILE, incoming)
+    guest = await hv.volumes.prepare(guest)
     hv.write_spec(guest, slot)
     url = reach.get("disks", "")
     move_tickets.store(hv, guest.id, "arriving", StoredTicket(slot, ticket.key, source, url))

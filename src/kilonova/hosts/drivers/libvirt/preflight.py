@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import disk_transfer, plug, programs, shares
+from kilonova.hosts.drivers.libvirt import disk_transfer, plug, programs, shares, volume_connections
 from kilonova.hosts.drivers.libvirt.driver import instances_directory
 from kilonova.hosts.drivers.libvirt.hardware import kvm_problem
 
@@ -45,6 +45,11 @@ def notes(config: Config) -> list[str]:
         found.append("genisoimage is missing, so servers cannot have config drives: apt install genisoimage")
     if programs.find("qemu-storage-daemon") is None and config.is_built_in("volume"):
         found.append("qemu-storage-daemon is missing, so volumes cannot be attached: apt install qemu-system-common")
+    if not config.is_built_in("volume") and not volume_connections.is_installed():
+        found.append(
+            "os-brick is missing, so guests can have only volumes of the types rbd and local:"
+            " pip install 'kilonova[libvirt]'"
+        )
     if shares.daemon() is None:
         found.append(
             "virtiofsd is missing, so shares cannot be attached: apt install virtiofsd (Debian 12: qemu-system-common)"
