@@ -74,7 +74,7 @@ compiled: $(READY)
 
 # Real guests need a package that is built against the machine's libvirt; where that is not installed, none is missed.
 libvirt: $(READY)
-	@[ -e $(VENV)/.libvirt ] || ! pkg-config --exists libvirt 2>/dev/null || \
+	@[ $(VENV)/.libvirt -nt pyproject.toml ] || ! pkg-config --exists libvirt 2>/dev/null || \
 		{ $(BIN)/pip install -qq --disable-pip-version-check --editable '.[libvirt]' && touch $(VENV)/.libvirt; }
 
 $(VENV)/.bench $(VENV)/.tempest $(VENV)/.client-suites: $(VENV)/.%: $(READY)
