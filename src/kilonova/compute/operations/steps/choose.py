@@ -34,11 +34,17 @@ class Proposal(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True, omit_defaults=True):
-    """For a move, `node` is the host's `hypervisor_hostname`, and `ticket` the secret of source and destination."""
+    """For a move, `node` is the host's `hypervisor_hostname`, and `ticket` the secret of source and destination.
+
+    `providers` has the resource provider of each request group that a port of the server needs. `former` has the key
+    `allocation` in the profiles of ports that had such providers before, by port.
+    """
 
     host: str
     node: str | None = None
     ticket: str = ""
+    providers: dict[str, str] = {}
+    former: dict[str, object] = {}
 
     def __repr__(self) -> str:
         return f"Claim(host={self.host!r})"

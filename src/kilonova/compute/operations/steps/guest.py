@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kilonova.compute.host_calls import MUST_SUCCEED, UNLESS_MISSING, Policy, call
-from kilonova.compute.operations.steps import choose, cleanup, place, power, volumes
+from kilonova.compute.operations.steps import choose, cleanup, place, plugged, power, volumes
 from kilonova.compute.operations.steps.power import WithGrace
 from kilonova.compute.operations.steps.server import host_of, remove_params, server_of
 from kilonova.compute.servers import model, states
@@ -60,6 +60,11 @@ async def rebuild(op: Operation[WithColumns]) -> None:
     guest = await volumes.describe_guest(op, server.with_columns(op.params.columns))
     verb = Spawn(guest=guest, start=is_started_after_rebuild(server))
     await call(op, server.host_name, BUILD, place.with_image_source(op, verb, server.host_name))
+
+
+async def expected_ports(op: Operation) -> plugged.Expected | None:
+    server = await server_of(op)
+    return plugged.Expected(server.host_name, server.nics) if is_started_after_rebuild(server) else None
 
 
 async def destroy_rebuilt(op: Operation) -> None:

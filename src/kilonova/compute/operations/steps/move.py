@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from kilonova.compute.host_calls import READ_PROBED, read
+from kilonova.compute.host_calls import READ_PROBED, HostCallFailed, read
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.operations.steps import choose, cleanup, place, ports, volumes
 from kilonova.compute.operations.steps.choose import CLAIM, Claim, Proposal
@@ -103,11 +103,16 @@ async def return_volumes(op: Operation) -> None:
 
 
 async def move_ports(op: Operation) -> None:
-    await ports.move(op, choose.claimed_host(op))
+    """Bind the ports to the claimed host. If the network service cannot, try the next one."""
+    host = choose.claimed_host(op)
+    try:
+        await ports.move(op, host)
+    except HostCallFailed as failure:
+        choose.try_next_host(op, host, failure.outcome)
 
 
 async def return_ports(op: Operation) -> None:
-    await ports.move(op, await host_of(op))
+    await ports.return_to(op, await host_of(op))
 
 
 async def addresses_of_host(op: Operation, host: str) -> dict[str, str]:
