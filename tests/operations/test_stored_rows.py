@@ -20,7 +20,9 @@ from kilonova.store.records import encode_document
 STORED = orjson.loads(Path(__file__).with_name("stored_rows.json").read_bytes())
 KINDS = sorted({group["kind"] for group in STORED["operations"]})
 # Kinds that the release before did not have.
-ADDED_KINDS = frozenset({"attach_share", "create_share", "delete_share", "detach_share", "restore_shares"})
+ADDED_KINDS = frozenset(
+    {"attach_share", "create_share", "delete_share", "detach_share", "refresh_interfaces", "restore_shares"}
+)
 # Parameters that may be absent, and their defaults.
 OPTIONAL_PARAMS: dict[str, dict[str, object]] = {
     "boot": {"devices": False, "image_hashes": {}},

@@ -20,17 +20,13 @@ NOT_REQUESTED = None
 
 
 class RequestedInterface(Struct, frozen=True):
-    """A network, perhaps with an address, or an existing port. Without a network, the boot allocates one.
-
-    Without `port_security`, ports of the network have no security groups.
-    """
+    """A network, perhaps with an address, or an existing port. Without a network, the boot allocates one."""
 
     network_id: str | None
     label: str
     port: str | None = None
     fixed_ip: str | None = None
     tag: str | None = None
-    port_security: bool = True
 
 
 # An entry of `networks` in a request: `uuid` or `port`, perhaps `fixed_ip` and `tag`.
@@ -123,5 +119,4 @@ async def _interface_of_port(
 def _interface_on(network: Network) -> RequestedInterface:
     if not network.subnets:
         raise BadRequest(f"Network {network.id} requires a subnet in order to boot instances on.")
-    # Some plugins of Neutron show the attribute as null.
-    return RequestedInterface(network.id, network.name, port_security=network.port_security_enabled is not False)
+    return RequestedInterface(network.id, network.name)

@@ -21,6 +21,7 @@ from kilonova.network.client import (
     PORT_BINDING_ERROR,
     Attributes,
     Binding,
+    NetworkClient,
     NetworkError,
     Port,
     SecurityGroup,
@@ -58,7 +59,12 @@ async def create_or_bind(
     try:
         wanted = [each if each.network_id else await _auto_allocate(op, each, token) for each in wanted]
         attributes = {**owner, "dns_name": dns_name} if dns_name else owner
-        new = [_port_attributes(op, requested, attributes, groups) for requested in wanted if not requested.port]
+        secured = await _secured_networks(network, wanted, token) if groups else frozenset()
+        new = [
+            _port_attributes(op, requested, attributes, groups if requested.network_id in secured else [])
+            for requested in wanted
+            if not requested.port
+        ]
         created = iter(await network.create_ports(new, token))
         interfaces, ports = [], {}
         for requested in wanted:
@@ -76,6 +82,16 @@ async def create_or_bind(
         message = str(error).replace(host, "the host")
         raise Failed(f"Failed to allocate the network(s): {message}", fault=f"{host}: {error}") from error
     return interfaces
+
+
+async def _secured_networks(network: NetworkClient, wanted: Sequence[RequestedInterface], token: str) -> frozenset[str]:
+    """The networks whose ports have security groups: those with port security."""
+    wanted_ids = sorted({requested.network_id for requested in wanted if requested.network_id and not requested.port})
+    if network.built_in:
+        return frozenset(wanted_ids)
+    found = await network.networks(wanted_ids, token)
+    # Some plugins of Neutron show the attribute as null.
+    return frozenset(each.id for each in found if each.port_security_enabled is not False)
 
 
 async def _auto_allocate(op: Operation, requested: RequestedInterface, token: str) -> RequestedInterface:
@@ -278,7 +294,7 @@ def _port_attributes(
     port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id, **attributes}
     if requested.fixed_ip:
         port["fixed_ips"] = [{"ip_address": requested.fixed_ip}]
-    if groups and requested.port_security:
+    if groups:
         port["security_groups"] = groups
     return port
 
