@@ -10,7 +10,7 @@ from msgspec import Struct
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.host_calls import HostCallFailed
-from kilonova.compute.operations.steps import choose, new_volumes, place, plugged, ports
+from kilonova.compute.operations.steps import choose, new_volumes, place, plugged, port_resources, ports
 from kilonova.compute.operations.steps.choose import Proposal
 from kilonova.compute.operations.steps.new_volumes import MAKE_VOLUMES, CreatedVolumes
 from kilonova.compute.operations.steps.server import guest_of, server_of, zone_of
@@ -95,6 +95,7 @@ async def make_volumes(op: Boot) -> CreatedVolumes | None:
 async def choose_host(op: Boot) -> Proposal:
     server, destination = await server_of(op), op.params.destination or ANYWHERE
     request = await scheduling.request_for(op.db, server, destination=destination, excluded=choose.tried_hosts(op))
+    request = await port_resources.add(op, request, [each.port for each in op.params.networks if each.port])
     return await choose.propose(op, server, request)
 
 

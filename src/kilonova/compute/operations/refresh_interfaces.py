@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.operations.steps import interfaces
+from kilonova.compute.operations.steps.network_errors import network_errors
 from kilonova.compute.servers import interface_cache
 from kilonova.compute.servers.server import Server
 from kilonova.operations import Entry, Operation, Step, begin
@@ -50,6 +50,6 @@ async def begin_once(tx: Transaction, server: Server) -> None:
 
 
 async def refresh(op: RefreshInterfaces) -> None:
-    async with interfaces.network_errors():
+    async with network_errors():
         servers = await interface_cache.servers_with_ids(op.db, [op.params.server_id])
         await interface_cache.refresh(op.services, servers)

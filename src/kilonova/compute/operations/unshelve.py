@@ -6,7 +6,17 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import HostCallFailed, call
-from kilonova.compute.operations.steps import choose, cleanup, images, move, place, plugged, ports, volumes
+from kilonova.compute.operations.steps import (
+    choose,
+    cleanup,
+    images,
+    move,
+    place,
+    plugged,
+    port_resources,
+    ports,
+    volumes,
+)
 from kilonova.compute.operations.steps.server import Harmless, image_transfer, server_of
 from kilonova.compute.servers import model, scheduling
 from kilonova.compute.servers.server import Server
@@ -75,6 +85,7 @@ async def request_of(
 async def choose_host(op: Unshelve) -> choose.Proposal:
     server = await server_of(op)
     request = await request_of(op.db, server, op.params, choose.tried_hosts(op))
+    request = await port_resources.add(op, request, [nic.port_id for nic in server.nics])
     return await choose.propose(op, server, request)
 
 

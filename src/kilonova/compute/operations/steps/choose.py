@@ -146,6 +146,11 @@ async def claim_candidate(op: Operation, tx: Transaction, server: Server, consum
     return taken
 
 
+def former_allocations(server: Server) -> dict[str, object]:
+    """The key `allocation` in the profiles of the server's ports, by port."""
+    return {nic.port_id: nic.allocation for nic in server.nics if nic.allocation is not None}
+
+
 def move_ticket(op: Operation) -> MoveTicket | None:
     """The ticket of the operation's move to the claimed host; None if it moves nothing."""
     claim = op.find_result(CLAIM)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from kilonova.compute.operations.steps import port_attributes, ports
+from kilonova.compute.operations.steps import port_attributes, port_resources, ports
+from kilonova.compute.operations.steps.network_errors import network_errors, refusal
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.servers import interface_cache
 from kilonova.compute.servers.requested_networks import RequestedInterface
 from kilonova.compute.servers.server import Interface
 from kilonova.network.client import NetworkError, Port
-from kilonova.operations import Failed, Operation, TransientError
+from kilonova.operations import Failed, Operation
 
 OWNER = port_attributes.OWNER
 
@@ -35,9 +33,10 @@ async def take_port(op: Operation, port_id: str, host: str) -> Port:
     async with network_errors():
         port = await network.port(port_id, token)
         if port is None or port.project_id != op.project_id:
-            raise Failed(f"Port id {port_id} could not be found.", fault=_refusal(404, "PortNotFound", port_id))
+            raise Failed(f"Port id {port_id} could not be found.", fault=refusal(404, "PortNotFound", port_id))
         if port.device_id not in ("", op.id, op.server_id):
-            raise Failed(f"Port {port_id} is still in use.", fault=_refusal(409, "PortInUse", port_id))
+            raise Failed(f"Port {port_id} is still in use.", fault=refusal(409, "PortInUse", port_id))
+        port_resources.check_none(port)
         owner: dict[str, object] = {"device_id": op.server_id, "binding:host_id": host}
         owner["device_owner"] = await port_attributes.device_owner(op, host)
         owner |= port_attributes.dns_changes(port, await port_attributes.dns_name(op, token))
@@ -85,19 +84,3 @@ async def interface_of(op: Operation, requested: RequestedInterface, port: Port)
         known = await network.security_groups(port.project_id, token)
     names = {group.id: group.name for group in known}
     return ports.interface_of(requested, port, [names.get(group_id, group_id) for group_id in port.security_groups])
-
-
-def _refusal(status: int, kind: str, words: str) -> str:
-    """Text of a refusal with its kind, for administrators and for routes that wait for the operation."""
-    return f"the network service answered {status} {kind}: {words}"
-
-
-@asynccontextmanager
-async def network_errors() -> AsyncIterator[None]:
-    """Turn errors of the network service into Failed, or TransientError after a concurrent change."""
-    try:
-        yield
-    except NetworkError as error:
-        if error.status == 412:
-            raise TransientError(str(error)) from error
-        raise Failed(str(error), fault=_refusal(error.status, error.kind, str(error))) from error

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from msgspec import structs
 
 from kilonova.compute.host_calls import HostCallFailed
-from kilonova.compute.operations.steps import port_attributes
+from kilonova.compute.operations.steps import port_attributes, port_resources
 from kilonova.compute.operations.steps.choose import CLAIM
 from kilonova.compute.operations.steps.port_attributes import AllocationOf
 from kilonova.compute.operations.steps.server import fence, server_of
@@ -70,6 +70,8 @@ async def create_or_bind(
         for requested in wanted:
             port = await _bind(op, requested.port, owner, dns_name, token) if requested.port else next(created)
             port_attributes.check_bound(port, host)
+            if not requested.port:
+                port_resources.check_none(port)
             shown = [names.get(group_id, group_id) for group_id in port.security_groups] if known else security_groups
             interfaces.append(interface_of(requested, port, shown))
             ports[port.id] = port
