@@ -79,6 +79,8 @@ def test_rows_are_loaded_without_a_loss(kind: str) -> None:
             params["image"] = {"hash": "", **params["image"]}
         unread = UNREAD_RESULTS.get(kind, set())
         results = {step: result for step, result in orjson.loads(row["results"]).items() if step not in unread}
+        for candidate in results.get("choose host", {}).get("candidates", ()):
+            candidate.append({})  # the providers of groups, which the release before did not store
         assert as_json(op.params) == as_json(params)
         assert as_json(op.results) == as_json(results)
         assert as_json(op.note) == as_json(orjson.loads(row["note"]))

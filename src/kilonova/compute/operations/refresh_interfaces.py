@@ -1,25 +1,40 @@
-"""Read the interfaces of a server again, after a real Neutron has told that they have changed."""
+"""Read the interfaces of a server again, after a real Neutron has told that they have changed.
+
+If the server's hostname has changed, its ports get the new name in Neutron's DNS first.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from kilonova.compute import operation_kinds as kinds
+from kilonova.compute.operations.steps import port_attributes
 from kilonova.compute.operations.steps.network_errors import network_errors
 from kilonova.compute.servers import interface_cache
 from kilonova.compute.servers.server import Server
 from kilonova.operations import Entry, Operation, Step, begin
 from kilonova.store import Transaction
 
+if TYPE_CHECKING:
+    from kilonova.services import Services
+
 # A queued operation reads everything that has changed before it starts.
 _QUEUED = """
 SELECT 1 FROM operations
-WHERE guest_id = $1 AND kind = $2 AND finished_at IS NULL AND state = 'queued' AND attempt = 0 LIMIT 1
+WHERE guest_id = $1 AND kind = $2 AND finished_at IS NULL AND state = 'queued' LIMIT 1
 """
 
 
+RENAME = "rename ports"
+
+
 class RefreshInterfacesParams(Struct, frozen=True):
+    """`former_hostname` is set if the hostname has changed."""
+
     server_id: str
+    former_hostname: str = ""
 
 
 class RefreshInterfaces(Operation[RefreshInterfacesParams]):
@@ -32,21 +47,43 @@ class RefreshInterfaces(Operation[RefreshInterfacesParams]):
     @staticmethod
     def steps() -> tuple[Entry[RefreshInterfaces], ...]:
         why = "the row shows what the network service has"
-        return (Step("refresh interfaces", refresh, undo=None, why=why, deadline=600),)
+        return (
+            Step(RENAME, rename, undo=None, why="the server keeps its new hostname", deadline=3600),
+            Step("refresh interfaces", refresh, undo=None, why=why, deadline=600),
+        )
 
 
 async def begin_once(tx: Transaction, server: Server) -> None:
     """Begin the operation unless one is queued."""
-    if not server.nics or await tx.fetch_value(_QUEUED, server.id, kinds.REFRESH_INTERFACES):
+    if server.nics and not await tx.fetch_value(_QUEUED, server.id, kinds.REFRESH_INTERFACES):
+        await _begin(tx, server, RefreshInterfacesParams(server.id), without=frozenset({RENAME}))
+
+
+async def begin_rename(tx: Transaction, server: Server, hostname: str | None, services: Services) -> None:
+    """Begin the operation if this is another hostname than the server had."""
+    if hostname and hostname != server.hostname and server.nics and not services.network.built_in:
+        await _begin(tx, server, RefreshInterfacesParams(server.id, server.hostname))
+
+
+async def _begin(
+    tx: Transaction, server: Server, params: RefreshInterfacesParams, without: frozenset[str] = frozenset()
+) -> None:
+    owner = {"project_id": server.project_id, "user_id": server.user_id}
+    await begin(tx, RefreshInterfaces, params=params, guest_id=server.id, **owner, without=without)
+
+
+async def rename(op: RefreshInterfaces) -> None:
+    """Give ports with the former name the present one. Users may have given others to their ports."""
+    network, former = op.services.network, port_attributes.dns_label(op.params.former_hostname)
+    servers = await interface_cache.servers_with_ids(op.db, [op.params.server_id])
+    if not servers or not former:
         return
-    await begin(
-        tx,
-        RefreshInterfaces,
-        params=RefreshInterfacesParams(server.id),
-        guest_id=server.id,
-        project_id=server.project_id,
-        user_id=server.user_id,
-    )
+    token = await op.services.identity.token()
+    name = port_attributes.dns_label(servers[0].hostname)
+    async with network_errors():
+        for port in await network.ports([nic.port_id for nic in servers[0].nics], token):
+            if port.dns_name == former != name:
+                await network.update_port(port.id, {"dns_name": name}, token, port.revision_number)
 
 
 async def refresh(op: RefreshInterfaces) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from kilonova.compute.operations.steps.network_errors import network_errors
+from kilonova.compute.operations.steps.network_errors import network_errors, refusal
 from kilonova.network.client import Port, ResourceRequestGroup
 from kilonova.operations import Failed, Operation
 from kilonova.placement.candidates.model import RequestGroup
@@ -36,10 +36,11 @@ async def add(op: Operation, request: Request, port_ids: Sequence[str]) -> Reque
 def check_none(port: Port) -> None:
     """Fail for a port whose resources are not allocated: only ports that a new server names are known in time."""
     if _groups(port) and not (port.binding_profile or {}).get("allocation"):
-        raise Failed(
+        message = (
             f"Port {port.id} needs resources of its host by its QoS policy (resource_request). Create the port first,"
             " and name it in the request that creates the server."
         )
+        raise Failed(message, fault=refusal(400, "PortResourceRequest", message))
 
 
 def _groups(port: Port) -> dict[str, ResourceRequestGroup]:
