@@ -18,10 +18,9 @@ from kilonova.compute.external_events.schemas import (
     VOLUME_EXTENDED,
     VOLUME_REIMAGED,
 )
-from kilonova.compute.operations import refresh_interfaces
 from kilonova.compute.operations.detach_interface import DetachInterface, DetachInterfaceParams
 from kilonova.compute.operations.extend_volume import ExtendVolume
-from kilonova.compute.operations.steps import plugged
+from kilonova.compute.operations.steps import interface_refresh, plugged
 from kilonova.compute.operations.steps.volumes import ExtendVolumeParams
 from kilonova.compute.servers.action_checks import begin_operation
 from kilonova.compute.servers.server import Server
@@ -102,7 +101,7 @@ async def _process(ctx: Context, tx: Transaction, server: Server | None, event: 
     if event.name in NETWORK and not ctx.services.network.built_in:
         # Neutron's events are hints: the operations that they concern read the ports.
         await post_event(tx, plugged.event_key(server.id), stored=False)
-        await refresh_interfaces.begin_once(tx, server)
+        await interface_refresh.begin_once(tx, server)
         return OK if server.host else UNPROCESSABLE
     if server.host is None:
         return UNPROCESSABLE

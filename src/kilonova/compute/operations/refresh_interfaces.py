@@ -5,36 +5,12 @@ If the server's hostname has changed, its ports get the new name in Neutron's DN
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
-
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import port_attributes
+from kilonova.compute.operations.steps.interface_refresh import RENAME, RefreshInterfacesParams
 from kilonova.compute.operations.steps.network_errors import network_errors
 from kilonova.compute.servers import interface_cache
-from kilonova.compute.servers.server import Server
-from kilonova.operations import Entry, Operation, Step, begin
-from kilonova.store import Transaction
-
-if TYPE_CHECKING:
-    from kilonova.services import Services
-
-# A queued operation reads everything that has changed before it starts.
-_QUEUED = """
-SELECT 1 FROM operations
-WHERE guest_id = $1 AND kind = $2 AND finished_at IS NULL AND state = 'queued' LIMIT 1
-"""
-
-
-RENAME = "rename ports"
-
-
-class RefreshInterfacesParams(Struct, frozen=True):
-    """`former_hostname` is set if the hostname has changed."""
-
-    server_id: str
-    former_hostname: str = ""
+from kilonova.operations import Entry, Operation, Step
 
 
 class RefreshInterfaces(Operation[RefreshInterfacesParams]):
@@ -51,25 +27,6 @@ class RefreshInterfaces(Operation[RefreshInterfacesParams]):
             Step(RENAME, rename, undo=None, why="the server keeps its new hostname", deadline=3600),
             Step("refresh interfaces", refresh, undo=None, why=why, deadline=600),
         )
-
-
-async def begin_once(tx: Transaction, server: Server) -> None:
-    """Begin the operation unless one is queued."""
-    if server.nics and not await tx.fetch_value(_QUEUED, server.id, kinds.REFRESH_INTERFACES):
-        await _begin(tx, server, RefreshInterfacesParams(server.id), without=frozenset({RENAME}))
-
-
-async def begin_rename(tx: Transaction, server: Server, hostname: str | None, services: Services) -> None:
-    """Begin the operation if this is another hostname than the server had."""
-    if hostname and hostname != server.hostname and server.nics and not services.network.built_in:
-        await _begin(tx, server, RefreshInterfacesParams(server.id, server.hostname))
-
-
-async def _begin(
-    tx: Transaction, server: Server, params: RefreshInterfacesParams, without: frozenset[str] = frozenset()
-) -> None:
-    owner = {"project_id": server.project_id, "user_id": server.user_id}
-    await begin(tx, RefreshInterfaces, params=params, guest_id=server.id, **owner, without=without)
 
 
 async def rename(op: RefreshInterfaces) -> None:

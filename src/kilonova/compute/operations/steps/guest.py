@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kilonova.compute.host_calls import MUST_SUCCEED, UNLESS_MISSING, Policy, call
-from kilonova.compute.operations import refresh_interfaces
-from kilonova.compute.operations.steps import choose, cleanup, place, plugged, power, volumes
+from kilonova.compute.operations.steps import choose, cleanup, interface_refresh, place, plugged, power, volumes
 from kilonova.compute.operations.steps.power import WithGrace
 from kilonova.compute.operations.steps.server import host_of, remove_params, server_of
 from kilonova.compute.servers import model, states
@@ -77,7 +76,7 @@ async def settle_rebuilt(op: Operation[WithColumns], tx: Transaction) -> None:
     server = await server_of(op, tx)
     state = (states.ACTIVE, states.RUNNING) if is_started_after_rebuild(server) else (states.STOPPED, states.SHUTDOWN)
     await model.rebuild(tx, server.id, op.params.columns, *state)
-    await refresh_interfaces.begin_rename(tx, server, op.params.columns.get("hostname"), op.services)
+    await interface_refresh.begin_rename(tx, server, op.params.columns.get("hostname"), op.services)
     await cleanup.defer_clean_up(op, tx, server.host_name, slot=op.id)
     await remove_columns(op, tx)
 
