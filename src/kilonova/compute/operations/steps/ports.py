@@ -52,7 +52,7 @@ async def create_or_bind(
     ]
     await network.delete_ports(left, token)
     known = []
-    if given - {""} or security_groups != ["default"]:
+    if given - {None} or security_groups != ["default"]:
         known = await network.security_groups(str(op.project_id), token)
     groups = _group_ids(op, security_groups, known)
     names = {group.id: group.name for group in known}
