@@ -9,6 +9,7 @@ import orjson
 from kilonova.ids import new_id
 from kilonova.placement.changes import mark_facts_changed
 from kilonova.placement.names import ensure_rows
+from tests.compute.operations.support import wait_until_finished
 from tests.compute.servers.support import make_port
 from tests.support import run
 from tests.support.full_cloud import FullCloud, full_cloud
@@ -127,5 +128,22 @@ def test_port_with_resources_cannot_be_attached_later(database_url: str) -> None
             answer = await c.post(f"/servers/{server['id']}/os-interface", body)
             assert answer.status == 400
             assert b"resource_request" in answer.body
+
+    run(scenario())
+
+
+def test_detached_port_frees_its_bandwidth(database_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1) as c:
+            neutron, _ = use_neutron(c.services, c.app), await add_bandwidth(c, total=3000)
+            first, second = [(await make_port(c, c.network_id))["id"] for _ in range(2)]
+            neutron.resource_requests |= {port: groups_request(new_id()) for port in (first, second)}
+            server = await c.boot_active(networks=[{"port": first}, {"port": second}])
+            assert await used(c) == {"sim-001:br-ex": 2000}
+            for left in ({"sim-001:br-ex": 1000}, {}):
+                port_id = second if left else first
+                assert (await c.delete(f"/servers/{server['id']}/os-interface/{port_id}")).status == 202
+                await wait_until_finished(c.db)
+                assert (await used(c), await profile(c, port_id)) == (left, {})
 
     run(scenario())

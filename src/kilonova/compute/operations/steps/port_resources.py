@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from kilonova.compute.operations.steps.network_errors import network_errors, refusal
+from kilonova.compute.servers.server import Interface
 from kilonova.network.client import Port, ResourceRequestGroup
 from kilonova.operations import Failed, Operation
 from kilonova.placement.candidates.model import RequestGroup
@@ -41,6 +42,22 @@ def check_none(port: Port) -> None:
             " and name it in the request that creates the server."
         )
         raise Failed(message, fault=refusal(400, "PortResourceRequest", message))
+
+
+async def allocated(op: Operation, interface: Interface) -> dict[str, dict[str, int]]:
+    """The resources that are claimed for the interface's port, by provider and class. A deleted port tells none."""
+    if interface.allocation is None:
+        return {}
+    async with network_errors():
+        port = await op.services.network.port(interface.port_id, await op.services.identity.token())
+    found: dict[str, dict[str, int]] = {}
+    for suffix, group in _groups(port).items() if port else ():
+        providers = interface.allocation
+        uuid = providers.get(suffix) if isinstance(providers, dict) else providers
+        amounts = found.setdefault(str(uuid), {})
+        for name, amount in group.resources.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    return found
 
 
 def _groups(port: Port) -> dict[str, ResourceRequestGroup]:

@@ -72,7 +72,8 @@ async def create_or_bind(
             port_attributes.check_bound(port, host)
             if not requested.port:
                 port_resources.check_none(port)
-            shown = [names.get(group_id, group_id) for group_id in port.security_groups] if known else security_groups
+            groups_of_port = [names.get(group_id, group_id) for group_id in port.security_groups]
+            shown = security_groups if groups_of_port and not known else groups_of_port
             interfaces.append(interface_of(requested, port, shown))
             ports[port.id] = port
         if not network.built_in:
