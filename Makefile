@@ -11,10 +11,10 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help up test quick soak lint bench tempest clients docs schema clean packages compiled libvirt
+.PHONY: help up test quick soak lint bench tempest clients openstack test-openstack docs schema clean packages compiled libvirt
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: libvirt ## Run a whole cloud on http://127.0.0.1:8774, its data in ./data (ARGS="--hosts 20 --zones a,b")
 	@$(BIN)/python -m compileall -q src
@@ -44,6 +44,15 @@ tempest: packages $(VENV)/.tempest ## Run the tempest tests that must pass (ARGS
 clients: $(VENV)/.client-suites ## Run the suites that come with clients (ARGS=sdk-compute,novaclient; --ci for a part)
 	@$(BIN)/python tests/client_suites/run.py $(ARGS)
 
+openstack: $(READY) ## Start real Keystone, Glance, Neutron and Cinder and leave them running (ARGS=down, status or env)
+	@$(BIN)/python -m tests.openstack.cloud $(or $(ARGS),up)
+
+# Without xdist: all tests use one cloud.
+test-openstack: TESTS = tests/openstack
+test-openstack: packages $(READY) ## Run the tests against real OpenStack services (TESTS=tests/openstack/test_cloud.py)
+	@$(BIN)/python -m tests.openstack.cloud install
+	@KILONOVA_TEST_OPENSTACK=1 $(PYTEST) $(TESTS) $(ARGS)
+
 docs: $(READY) ## Write the generated parts of docs/ anew
 	@$(BIN)/python -m kilonova.docs
 
@@ -51,7 +60,8 @@ schema: $(READY) ## Write the schema's snapshots anew
 	@$(BIN)/python -m kilonova.store.generate
 
 clean: ## Remove .venv and everything that tools left behind; ./data stays
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest .client-suites build dist src/*.egg-info
+	@[ ! -x $(BIN)/python ] || ! ls .openstack/state/run/*.pid >/dev/null 2>&1 || $(BIN)/python -m tests.openstack.cloud down
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .tempest .client-suites .openstack build dist src/*.egg-info
 	@find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 packages:

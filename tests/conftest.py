@@ -81,6 +81,7 @@ NOT_QUICK = (
     "tests/store/test_durability.py",
     "tests/suite/test_recheck.py",
     "tests/suite/test_soak.py",
+    "tests/test_companions.py",
     "tests/virt/",
     "tests/volume/exports/",
     "tests/volume/test_sdk.py",

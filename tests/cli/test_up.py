@@ -331,7 +331,7 @@ def test_foreign_database_is_refused(tmp_path: Path) -> None:
 
 # Start-up time
 
-HEAVY_MODULES = {"sqlalchemy", "alembic", "numpy", "oslo_policy", "httpx", "rich", "jsonschema", "yaml", "asyncpg"}
+HEAVY_MODULES = {"sqlalchemy", "alembic", "numpy", "oslo_policy", "aiohttp", "rich", "jsonschema", "yaml", "asyncpg"}
 
 
 def test_start_imports_no_heavy_modules(tmp_path: Path) -> None:

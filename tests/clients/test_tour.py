@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,15 +76,17 @@ def _run_tour(directory: Path, openstack: Path, version: str | None) -> None:
         environ["OS_COMPUTE_API_VERSION"] = version
     # The client sends shelveOffload when it sees SHELVED, which fails if the cloud has offloaded the server.
     with CloudProcess(directory / "data", environ={"KILONOVA_COMPUTE__SHELVED_OFFLOAD_SECONDS": "3600"}) as cloud:
-        code, output, errors = _run_lines(lines, directory, environ, cloud)
+        code, output, errors = run_lines(lines, directory, environ, lambda: _wait_until_idle(cloud))
         assert code == 0, output + errors
         shown = dict(zip(lines, re.split(r"^\$ .*\n", output, flags=re.MULTILINE)[1:], strict=True))
         for expected in EXPECTED[: len(blocks)]:
-            _check(shown, expected)
+            check_shown(shown, expected)
         assert cloud.client("kilonova").get("compute", "/servers?all_tenants=1").json()["servers"] == []
 
 
-def _run_lines(lines: list[str], directory: Path, environ: dict[str, str], cloud: CloudProcess) -> tuple[int, str, str]:
+def run_lines(
+    lines: list[str], directory: Path, environ: dict[str, str], wait_until_idle: Callable[[], None]
+) -> tuple[int, str, str]:
     """Run each line after the operations of the previous one have finished. Returns exit code, output and errors."""
     read_done, write_done = os.pipe()
     read_continue, write_continue = os.pipe()
@@ -106,7 +109,7 @@ def _run_lines(lines: list[str], directory: Path, environ: dict[str, str], cloud
         os.close(file)
     try:
         while os.read(read_done, 1):
-            _wait_until_idle(cloud)
+            wait_until_idle()
             os.write(write_continue, b"\n")
     finally:
         for file in (read_done, write_continue):
@@ -124,7 +127,7 @@ def _wait_until_idle(cloud: CloudProcess) -> None:
         time.sleep(0.02)
 
 
-def _check(shown: dict[str, str], expected: dict[str, list[str]]) -> None:
+def check_shown(shown: dict[str, str], expected: dict[str, list[str]]) -> None:
     """Check the expected texts in the output of each command."""
     for command, texts in expected.items():
         output = next(printed for line, printed in shown.items() if command in line)

@@ -31,8 +31,8 @@ from typing import NoReturn
 LENGTH_DIGITS = len("00000000")
 # Modules that commands import when they need them.
 LAZY_MODULES = (
+    "aiohttp",
     "asyncpg",
-    "httpx",
     "jsonschema",
     "numpy",
     "oslo_policy.policy",

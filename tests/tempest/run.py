@@ -5,8 +5,9 @@
     python tests/tempest/run.py --only RE  tests whose names match the expression; adds newly passing ones, too
 
     python tests/tempest/run.py --recheck  as the first; a failed test may pass three times alone instead
+    python tests/tempest/run.py --real     the tests of must-pass-real.txt, beside real OpenStack services
 
-The list only grows: a test leaves it by hand, with the reason in the commit.
+A list only grows: a test leaves it by hand, with the reason in the commit.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from tests.support.cloud_process import CloudProcess  # noqa: E402
+from tests.support.cloud_process import Client, CloudProcess  # noqa: E402
 from tests.support.recheck import MAX_FLAKY_TESTS, RUNS, Flaky, record_flaky  # noqa: E402
 
 MUST_PASS = HERE / "must-pass.txt"
+# The same for a cloud whose other services are real: tests of the compute API only.
+MUST_PASS_REAL = HERE / "must-pass-real.txt"
 # The document of the compute tests that cannot pass, with the reason of each.
 CANNOT_PASS_DOCUMENT = HERE.parents[1] / "docs" / "api" / "tempest.md"
 COMPUTE = r"^tempest\.(serial_tests\.)?api\.compute\."
@@ -57,10 +62,9 @@ WITH_OTHER_SETTINGS = [
 BIN = Path(os.environ.get("TEMPEST_BIN", Path(sys.executable).parent)).absolute()
 
 
-def settings(cloud: CloudProcess, workspace: Path) -> configparser.ConfigParser:
-    """Tempest's configuration for this cloud, with missing features disabled."""
-    admin = cloud.client("kilonova")
-    images = admin.get("image", "/images").json()["images"]
+def settings(admin: Client, workspace: Path) -> configparser.ConfigParser:
+    """Tempest's configuration for the administrator's cloud, with missing features disabled."""
+    images = admin.get("image", "/images?visibility=public&disk_format=raw").json()["images"]
     networks = admin.get("network", "/networks").json()["networks"]
     external = next(network["id"] for network in networks if network["router:external"])
     conf = configparser.ConfigParser()
@@ -71,13 +75,13 @@ def settings(cloud: CloudProcess, workspace: Path) -> configparser.ConfigParser:
             "auth": {
                 "use_dynamic_credentials": "true",
                 "admin_username": "admin",
-                "admin_password": cloud.client("kilonova").auth["password"],
+                "admin_password": admin.auth["password"],
                 "admin_project_name": "admin",
                 "admin_domain_name": "Default",
                 "create_isolated_networks": "true",
                 "tempest_roles": "member",
             },
-            "identity": {"auth_version": "v3", "uri_v3": cloud.endpoints["auth_url"], "region": "RegionOne"},
+            "identity": {"auth_version": "v3", "uri_v3": admin.endpoints["auth_url"], "region": "RegionOne"},
             "identity-feature-enabled": {
                 "api_v2": "false",
                 "trust": "true",
@@ -169,33 +173,41 @@ def settings(cloud: CloudProcess, workspace: Path) -> configparser.ConfigParser:
     return conf
 
 
-def create_second_image(cloud: CloudProcess) -> None:
+def create_second_image(admin: Client) -> None:
     """Create a second image, which some tests need."""
-    admin = cloud.client("kilonova")
     body = {"name": "cirros-sim-alt", "disk_format": "raw", "container_format": "bare", "visibility": "public"}
     image = admin.post("image", "/images", body).json()
     answer = admin.request("PUT", "image", f"/images/{image['id']}/file", content=b"\0" * 65536)
     assert answer.status == 204, answer.body
 
 
-def hide_private_network(cloud: CloudProcess) -> None:
-    """Stop sharing the seeded network: networks are allocated automatically only where a project sees none."""
-    admin = cloud.client("kilonova")
-    (network,) = admin.get("network", "/networks?shared=true").json()["networks"]
-    answer = admin.put("network", f"/networks/{network['id']}", {"network": {"shared": False}})
-    assert answer.status == 200, answer.body
+@contextmanager
+def hidden_networks(admin: Client) -> Iterator[None]:
+    """Stop sharing networks: they are allocated automatically only where a project sees none."""
+    networks = admin.get("network", "/networks?shared=true").json()["networks"]
+
+    def share(shared: bool) -> None:
+        for network in networks:
+            answer = admin.put("network", f"/networks/{network['id']}", {"network": {"shared": shared}})
+            assert answer.status == 200, answer.body
+
+    share(False)
+    try:
+        yield
+    finally:
+        share(True)
 
 
-def create_multiattach_type(cloud: CloudProcess) -> None:
+def create_multiattach_type(admin: Client) -> None:
     body = {"volume_type": {"name": MULTIATTACH, "extra_specs": {"multiattach": "<is> True"}}}
-    answer = cloud.client("kilonova").post("volume", "/types", body)
+    answer = admin.post("volume", "/types", body)
     assert answer.status == 200, answer.body
 
 
-def run(cloud: CloudProcess, workspace: Path, selected: list[str] | str) -> dict[str, str]:
+def run(admin: Client, workspace: Path, selected: list[str] | str) -> dict[str, str]:
     """Run the tests of a list, or those that match an expression; returns the outcome by name."""
     create_workspace(workspace)
-    conf = settings(cloud, workspace)
+    conf = settings(admin, workspace)
     if isinstance(selected, str):
         others = [name for name in WITH_OTHER_SETTINGS if re.search(selected, name)]
         selection = ["--regex", selected, "--exclude-regex", _expression(WITH_OTHER_SETTINGS)]
@@ -207,9 +219,9 @@ def run(cloud: CloudProcess, workspace: Path, selected: list[str] | str) -> dict
         selection = ["--include-list", "chosen.txt"]
     stream = run_tempest(workspace, conf, selection) if others != selected else b""
     if others:
-        hide_private_network(cloud)
-        conf.read_dict(OTHER_SETTINGS)
-        stream += run_tempest(workspace, conf, ["--regex", _expression(others)])
+        with hidden_networks(admin):
+            conf.read_dict(OTHER_SETTINGS)
+            stream += run_tempest(workspace, conf, ["--regex", _expression(others)])
     RESULTS_DIRECTORY.mkdir(exist_ok=True)
     (RESULTS_DIRECTORY / "last.subunit").write_bytes(stream)
     table = subprocess.run(
@@ -250,36 +262,61 @@ def unexplained() -> list[str]:
     )
 
 
-def read_must_pass() -> list[str]:
-    return MUST_PASS.read_text().split() if MUST_PASS.exists() else []
+def read_must_pass(file: Path = MUST_PASS) -> list[str]:
+    return file.read_text().split() if file.exists() else []
 
 
-def add_to_must_pass(passed: set[str]) -> None:
+def add_to_must_pass(passed: set[str], file: Path) -> None:
     """Add tests to the list. It is read again, because another run may have changed it."""
-    before = set(read_must_pass())
-    MUST_PASS.write_text("".join(f"{name}\n" for name in sorted(before | passed)))
-    print(f"added {len(passed - before)} tests to {MUST_PASS.name}")
+    before = set(read_must_pass(file))
+    file.write_text("".join(f"{name}\n" for name in sorted(before | passed)))
+    print(f"added {len(passed - before)} tests to {file.name}")
 
 
-def run_cloud(selected: list[str] | str) -> dict[str, str]:
+@contextmanager
+def built_in_cloud(directory: Path) -> Iterator[Client]:
+    """A new cloud with built-in services."""
+    with CloudProcess(directory / "data", "--hosts", "4", environ=SLOW_SNAPSHOTS) as cloud:
+        admin = cloud.client("kilonova")
+        create_second_image(admin)
+        create_multiattach_type(admin)
+        yield admin
+
+
+@contextmanager
+def real_cloud(directory: Path) -> Iterator[Client]:
+    """A new compute service beside real services, which are stopped at the end unless they ran before."""
+    from tests.openstack.cloud import Cloud
+    from tests.openstack.kilonova_process import Kilonova
+
+    services = Cloud()
+    ran = services.is_running()
+    try:
+        services.start()
+        process = Kilonova(services, directory / "data", environ=SLOW_SNAPSHOTS)
+        process.register()
+        with process:
+            yield process.admin
+    finally:
+        if not ran:
+            services.stop()
+
+
+def run_cloud(selected: list[str] | str, *, real: bool = False) -> dict[str, str]:
     """Run tests against a new cloud."""
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        CloudProcess(Path(directory) / "data", "--hosts", "4", environ=SLOW_SNAPSHOTS) as cloud,
-    ):
-        create_second_image(cloud)
-        create_multiattach_type(cloud)
-        return run(cloud, Path(directory) / "tempest", selected)
+    with tempfile.TemporaryDirectory() as directory:
+        with (real_cloud if real else built_in_cloud)(Path(directory)) as admin:
+            return run(admin, Path(directory) / "tempest", selected)
 
 
-def recheck(failed: dict[str, str]) -> list[Flaky]:
+def recheck(failed: dict[str, str], *, real: bool) -> list[Flaky]:
     """The failed tests that pass in all runs alone. `failed` has their outcomes."""
     if len(failed) > MAX_FLAKY_TESTS:
         return []
     return [
         Flaky(name, f"tempest: {outcome}")
         for name, outcome in failed.items()
-        if all(run_cloud([name]).get(name) == "success" for _ in range(RUNS))
+        if all(run_cloud([name], real=real).get(name) == "success" for _ in range(RUNS))
     ]
 
 
@@ -288,22 +325,27 @@ def main() -> int:
     parser.add_argument("--all", action="store_const", dest="only", const=EVERYTHING)
     parser.add_argument("--only", metavar="RE")
     parser.add_argument("--recheck", action="store_true")
+    parser.add_argument("--real", action="store_true")
     options = parser.parse_args()
-    must_pass = read_must_pass()
-    found = run_cloud(options.only or must_pass)
+    if options.real and options.only == EVERYTHING:
+        options.only = COMPUTE
+    file = MUST_PASS_REAL if options.real else MUST_PASS
+    must_pass = read_must_pass(file)
+    found = run_cloud(options.only or must_pass, real=options.real)
     passed = {name for name, status in found.items() if status == "success"}
     expected = [name for name in must_pass if options.only is None or re.search(options.only, name)]
     missing = sorted(set(expected) - passed)
     if options.only:
-        add_to_must_pass(passed)
+        add_to_must_pass(passed, file)
     lines = sorted(f"{status} {name}" for name, status in found.items())
     (RESULTS_DIRECTORY / "last.txt").write_text("\n".join(lines) + "\n")
-    flaky = recheck({name: found.get(name, "not run") for name in missing}) if options.recheck else []
+    failed = {name: found.get(name, "not run") for name in missing}
+    flaky = recheck(failed, real=options.real) if options.recheck else []
     record_flaky(flaky)
     for each in flaky:
         print(f"FLAKY {each}")
         missing.remove(each.test)
-    unknown = [] if options.only else unexplained()
+    unknown = [] if options.only or options.real else unexplained()
     for name in unknown:
         print(f"UNEXPLAINED {name}: neither in {MUST_PASS.name} nor in {CANNOT_PASS_DOCUMENT.name}")
     for name in missing:

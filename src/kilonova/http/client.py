@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     import ssl
     from contextlib import AbstractAsyncContextManager
 
+    import aiohttp
+
+
+# Idle connections are closed after this time. Common servers close theirs after five seconds.
+IDLE_SECONDS = 4.0
+
 
 class Unreachable(Exception):
     """The service could not be reached. A retry may succeed."""
@@ -179,14 +185,20 @@ class Remote:
     """Calls a service over the network. `tls` verifies it (None: by the system's authorities)."""
 
     def __init__(self, base_url: str, timeout: float = 30.0, tls: ssl.SSLContext | None = None) -> None:
-        import httpx
+        """`timeout` limits the time to connect, and the time between two parts of a response."""
+        import aiohttp
+        import yarl
 
         from kilonova.certificates import client_context
 
-        self._http = httpx
         if tls is None and base_url.startswith("https:"):
             tls = client_context(None)
-        self._client = httpx.AsyncClient(base_url=base_url, timeout=timeout, verify=tls or False)
+        self._aiohttp, self._url = aiohttp, yarl.URL
+        self._base_url = base_url.rstrip("/")
+        self._tls = tls
+        self._timeout = timeout
+        # Created by the first request, in its event loop.
+        self._session: aiohttp.ClientSession | None = None
         self.host = urlsplit(base_url).netloc
 
     async def request(
@@ -203,23 +215,55 @@ class Remote:
             content = orjson.dumps(json)
             sent["Content-Type"] = "application/json"
         try:
-            response = await self._client.request(method, path, headers=sent, content=content)
-        except self._http.HTTPError as error:
-            raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
-        return ClientResponse(response.status_code, dict(response.headers), response.content)
+            async with self._send(method, path, sent, content) as response:
+                return ClientResponse(response.status, _lower_names(response.headers), await response.read())
+        except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[StreamResponse]:
         try:
-            async with self._client.stream(method, path, headers=_with_request_id(headers)) as response:
-                yield StreamResponse(response.status_code, dict(response.headers), response.aiter_bytes())
-        except self._http.HTTPError as error:
-            raise Unreachable(f"{self.host} cannot be reached: {type(error).__name__}") from error
+            response = await self._send(method, path, _with_request_id(headers), None)
+        except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+        async with response:
+            yield StreamResponse(response.status, _lower_names(response.headers), self._chunks(response))
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The body. A connection that ends too early is an error."""
+        try:
+            async for chunk in response.content.iter_any():
+                yield chunk
+        except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    def _send(
+        self, method: str, path: str, headers: dict[str, str], content: bytes | AsyncIterator[bytes] | None
+    ) -> aiohttp.client._RequestContextManager:
+        if self._session is None:
+            self._session = self._make_session()
+        url = self._url(self._base_url + path, encoded=True)
+        return self._session.request(method, url, headers=headers, data=content, allow_redirects=False)
+
+    def _make_session(self) -> aiohttp.ClientSession:
+        timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        connector = self._aiohttp.TCPConnector(ssl=self._tls or True, keepalive_timeout=IDLE_SECONDS)
+        return self._aiohttp.ClientSession(
+            connector=connector, timeout=timeout, cookie_jar=self._aiohttp.DummyCookieJar()
+        )
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self.host} cannot be reached: {type(error).__name__}")
 
     async def close(self) -> None:
-        await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+
+def _lower_names(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _with_request_id(headers: Mapping[str, str] | None) -> dict[str, str]:

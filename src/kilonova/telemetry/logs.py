@@ -113,5 +113,5 @@ def configure(level: str, file: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "asyncio"):
+    for noisy in ("uvicorn.access", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""Tests against real Keystone, Glance, Neutron and Cinder."""
