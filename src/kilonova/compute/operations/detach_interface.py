@@ -91,10 +91,11 @@ async def free(op: DetachInterface) -> dict[str, dict[str, int]] | None:
 async def own_again(op: DetachInterface) -> None:
     """Undo `free`. A port that was deleted or taken by another owner stays detached."""
     server = await server_of(op)
-    if server.find_interface(op.params.port_id) is None:
+    interface = server.find_interface(op.params.port_id)
+    if interface is None:
         return
     try:
-        await interfaces.take_port(op, op.params.port_id, server.host_name)
+        await interfaces.take_port(op, op.params.port_id, server.host_name, interface.allocation)
     except Failed:
         async with op.db.transaction() as tx:
             await _remove(op, tx)

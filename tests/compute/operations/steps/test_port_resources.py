@@ -6,7 +6,10 @@ from typing import Any
 
 import orjson
 
+from kilonova.compute.operations import detach_interface
+from kilonova.compute.operations.detach_interface import DetachInterface
 from kilonova.ids import new_id
+from kilonova.operations.row import OperationRow
 from kilonova.placement.changes import mark_facts_changed
 from kilonova.placement.names import ensure_rows
 from tests.compute.operations.support import wait_until_finished
@@ -145,5 +148,29 @@ def test_detached_port_frees_its_bandwidth(database_url: str) -> None:
                 assert (await c.delete(f"/servers/{server['id']}/os-interface/{port_id}")).status == 202
                 await wait_until_finished(c.db)
                 assert (await used(c), await profile(c, port_id)) == (left, {})
+
+    run(scenario())
+
+
+def test_port_that_cannot_be_freed_keeps_its_bandwidth(database_url: str) -> None:
+    """The undo of a detachment binds the port with the resources that the server still holds."""
+
+    async def scenario() -> None:
+        async with full_cloud(database_url, hosts=1) as c:
+            neutron, _ = use_neutron(c.services, c.app), await add_bandwidth(c)
+            port_id = (await make_port(c, c.network_id))["id"]
+            neutron.resource_requests[port_id] = groups_request(new_id())
+            server = await c.boot_active(networks=[{"port": port_id}])
+            before = await profile(c, port_id)
+            row = OperationRow.decode(
+                {**(await c.db.fetch_one("SELECT * FROM operations WHERE server_id = $1", server["id"]) or {})}
+                | {"kind": "detach_interface", "params": orjson.dumps({"port_id": port_id}).decode()}
+            )
+            op = DetachInterface(row, services=c.services, db=c.db)
+            assert await detach_interface.free(op)
+            assert await profile(c, port_id) == {}
+            await detach_interface.own_again(op)
+            assert await profile(c, port_id) == before
+            assert len((await c.show(server["id"]))["addresses"]) == 1
 
     run(scenario())

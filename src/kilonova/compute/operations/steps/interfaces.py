@@ -27,8 +27,11 @@ async def make_port(op: Operation, requested: RequestedInterface) -> str:
         return (await network.create_port(port, token)).id
 
 
-async def take_port(op: Operation, port_id: str, host: str) -> Port:
-    """Give the port to the server and bind it to the host. The revision number decides between two servers."""
+async def take_port(op: Operation, port_id: str, host: str, allocation: object = None) -> Port:
+    """Give the port to the server and bind it to the host. The revision number decides between two servers.
+
+    `allocation` is that of the port's resources, if the server holds them.
+    """
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
         port = await network.port(port_id, token)
@@ -36,10 +39,12 @@ async def take_port(op: Operation, port_id: str, host: str) -> Port:
             raise Failed(f"Port id {port_id} could not be found.", fault=refusal(404, "PortNotFound", port_id))
         if port.device_id not in ("", op.id, op.server_id):
             raise Failed(f"Port {port_id} is still in use.", fault=refusal(409, "PortInUse", port_id))
-        port_resources.check_none(port)
+        if allocation is None:
+            port_resources.check_none(port)
         owner: dict[str, object] = {"device_id": op.server_id, "binding:host_id": host}
         owner["device_owner"] = await port_attributes.device_owner(op, host)
         owner |= port_attributes.dns_changes(port, await port_attributes.dns_name(op, token))
+        owner |= port_attributes.profile_changes(port, allocation) if allocation is not None else {}
         bound = await network.update_port(port_id, owner, token, port.revision_number)
     port_attributes.check_bound(bound, host)
     return bound
