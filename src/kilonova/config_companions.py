@@ -70,8 +70,8 @@ class Network(msgspec.Struct, forbid_unknown_fields=True):
 
     The other settings are for a Neutron. A server that is built or moved waits up to `vif_plugging_timeout_seconds` (0:
     not at all) until Neutron reports its ports as plugged. Then the operation fails, or with `vif_plugging_is_fatal =
-    false` it continues. Compute stores what it shows of interfaces. Neutron reports changes; in case a report got lost,
-    all interfaces are read again every `refresh_seconds` (0: never).
+    false` it continues. Compute stores what it shows of interfaces. Neutron reports changes, except of security
+    groups; all interfaces are read again every `refresh_seconds` (0: never), also in case a report got lost.
     """
 
     url: str = ""
