@@ -100,6 +100,8 @@ async def _process(ctx: Context, tx: Transaction, server: Server | None, event: 
     tag = event.tag or ""
     if event.name in NETWORK and not ctx.services.network.built_in:
         # Neutron's events are hints: the operations that they concern read the ports.
+        if event.name == VIF_PLUGGED and event.status == "completed":
+            await post_event(tx, plugged.port_event_key(server.id, tag))
         await post_event(tx, plugged.event_key(server.id), stored=False)
         await interface_refresh.begin_once(tx, server)
         return OK if server.host else UNPROCESSABLE

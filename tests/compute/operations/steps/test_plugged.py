@@ -73,6 +73,25 @@ def test_port_that_is_plugged_on_another_host_does_not_count() -> None:
     assert not plugged._is_plugged(port, "b")
 
 
+def test_reported_port_counts_after_some_time_even_if_it_is_down(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with neutron_cloud(database_url) as (c, neutron):
+            neutron.unplugged |= HOSTS
+            server_id = (await c.boot())["id"]
+            await wait_until_waiting(c, server_id)
+            port_id = await c.db.fetch_value("SELECT id FROM ports WHERE device_id = $1", server_id)
+            await send_plugged(c, server_id, port_id)
+            await wait_until_waiting(c, server_id)
+            assert (await c.show(server_id))["status"] == "BUILD"
+            monkeypatch.setattr(plugged, "TRUST_SECONDS", 0.0)
+            await send_plugged(c, server_id, port_id)
+            assert (await c.wait_until_settled(server_id))["status"] == "ACTIVE"
+
+    run(scenario())
+
+
 def test_late_ports_fail_the_boot(database_url: str) -> None:
     async def scenario() -> None:
         async with neutron_cloud(database_url, network__vif_plugging_timeout_seconds=0.2) as (c, neutron):

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from kilonova import clock
 from kilonova.compute.servers.server import Interface
 from kilonova.http.client import Unreachable
 from kilonova.network.client import NetworkError, Port
@@ -24,7 +25,11 @@ Op = TypeVar("Op", bound=Operation)
 WAIT = "wait for ports"
 ACTIVE = "ACTIVE"
 POLL_SECONDS = 10.0
+# A port that Neutron has reported as plugged counts after this time, even if it is not ACTIVE: Neutron fails to update
+# the status if the host is faster than the request that binds the port.
+TRUST_SECONDS = 5.0
 _NO_TIME = 0.001
+_REPORTED = "SELECT key FROM operation_events WHERE key = ANY($1) AND created_at >= $2 AND created_at <= $3"
 
 
 class Expected(NamedTuple):
@@ -82,6 +87,11 @@ def event_key(server_id: str) -> str:
     return f"ports of {server_id}"
 
 
+def port_event_key(server_id: str, port_id: str) -> str:
+    """The key of a stored report that the port is plugged."""
+    return f"plugged port of {server_id}: {port_id}"
+
+
 def _seconds(op: Operation) -> float:
     return max(op.services.config.network.vif_plugging_timeout_seconds, _NO_TIME)
 
@@ -99,7 +109,18 @@ async def _unplugged(op: Operation, expected: Expected) -> list[Port]:
     except (Unreachable, NetworkError) as error:
         log.warning("the ports of server %s cannot be read: %s", op.server_id, error)
         return [Port(id=port_id, network_id="", mac_address="") for port_id in port_ids]
-    return [port for port in ports if _is_awaited(port) and not _is_plugged(port, expected.host)]
+    missing = [port for port in ports if _is_awaited(port) and not _is_plugged(port, expected.host)]
+    reported = await _reported(op, missing)
+    return [port for port in missing if port.id not in reported]
+
+
+async def _reported(op: Operation, ports: list[Port]) -> set[str]:
+    """The ports on the right host that Neutron has reported as plugged some time ago, during the operation."""
+    if not ports:
+        return set()
+    keys = {port_event_key(str(op.server_id), port.id): port.id for port in ports}
+    rows = await op.db.fetch(_REPORTED, sorted(keys), op.created_at, clock.now() - TRUST_SECONDS)
+    return {keys[row["key"]] for row in rows}
 
 
 def _is_awaited(port: Port) -> bool:
