@@ -248,7 +248,7 @@ def test_prepare_standby_fails_if_port_cannot_be_bound(sqlite_url: str) -> None:
         async with server_with_ports(sqlite_url, 1, {"binding:vnic_type": "direct"}) as p:
             before = await p.state()
             for _ in range(2):
-                with pytest.raises(Failed, match=f"^Port {p.ids[0]} cannot be bound to the host: its network could not be bound$"):
+                with pytest.raises(Failed, match=f"^Port {p.ids[0]} cannot be bound to the host: its network"):
                     await ports.prepare_standby(p.op, "b")
             await ports.drop_standby(p.op, "b")
             assert await p.state() == before
