@@ -80,7 +80,7 @@ def make_clients(services: Services, app: App, password: str, delayed: Callable[
         found = caller_of(service, config, identity, InProcess(app, f"/{service}"))
         return ServiceCaller(delayed(found), identity, always=not config.is_built_in(service))
 
-    services.image = ImageClient(client_caller("image"))
+    services.image = ImageClient(client_caller("image"), is_glance=not config.is_built_in("image"))
     services.network = NetworkClient(client_caller("network"), built_in=config.is_built_in("network"))
     services.volume = VolumeClient(client_caller("volume"))
     services.share = ShareClient(client_caller("share"))

@@ -186,6 +186,11 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     at `migration_address`. With `migration_tls` guests migrate by TLS only; with `nbd_tls` volumes can be connected by
     TLS. The certificates of both are set in libvirt's `qemu.conf`. `reserved_*` is kept for the host. An image that no
     guest has used for `image_cache_seconds` is removed.
+
+    Ports of a real Neutron are connected to the Open vSwitch whose database is at `ovsdb_connection`: libvirt and
+    ovn-controller must use the same. With `volume_use_multipath` the host connects to volumes by several paths, which
+    requires multipathd. If `rbd_secret_uuid` names a secret of libvirt, guests use RBD volumes with it, as `rbd_user`
+    (empty: Cinder's user).
     """
 
     uri: str = "qemu:///system"
@@ -200,6 +205,9 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     migration_downtime_ms: int = 500
     migration_tls: bool = False
     nbd_tls: bool = False
+    volume_use_multipath: bool = False
+    rbd_user: str = ""
+    rbd_secret_uuid: str = ""
     auto_converge: bool = True
     force_complete: Literal["pause", "postcopy"] = "pause"
     cpu_allocation_ratio: float = 4.0
@@ -209,10 +217,11 @@ class Libvirt(msgspec.Struct, forbid_unknown_fields=True):
     reserved_disk_gb: int = 0
     image_cache_seconds: int = 86400
     vendor_data: str = ""
+    ovsdb_connection: str = "unix:/var/run/openvswitch/db.sock"
 
 
 class Bridges(msgspec.Struct, forbid_unknown_fields=True):
-    """Networks of real guests.
+    """Networks of real guests, built by their hosts. Off with a real Neutron; set `enabled = false` on its agents.
 
     Hosts connect networks by VXLAN on `vxlan_port`. Unless `nat` is off, guests reach external networks by NAT through
     `external_interface` (empty: that of the default route), except `blocked_addresses` (addresses or prefixes): list
@@ -257,8 +266,17 @@ class DelaysConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Quota(msgspec.Struct, forbid_unknown_fields=True):
-    """Default quota of a project; -1 is unlimited."""
+    """Default quota of a project; -1 is unlimited.
 
+    With the driver `unified`, limits are Keystone's unified limits, and those here have no effect. They are read again
+    after `unified_limits_cache_seconds`. With the strategy `require`, a resource of `unified_limits_resource_list` has
+    the limit 0 until it has a registered limit, and any other is unlimited; with `ignore` it is the other way round.
+    """
+
+    driver: Literal["database", "unified"] = "database"
+    unified_limits_resource_strategy: Literal["require", "ignore"] = "require"
+    unified_limits_resource_list: list[str] = msgspec.field(default_factory=lambda: ["servers"])
+    unified_limits_cache_seconds: float = 10.0
     instances: int = 10
     cores: int = 20
     ram: int = 51200
@@ -333,6 +351,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         return url == BUILT_IN or not (url or self.identity.auth_url)
 
     @property
+    def builds_networks(self) -> bool:
+        """Whether real hosts of this process build the networks of their guests. A real Neutron builds its own."""
+        return self.bridges.enabled and self.is_built_in("network")
+
+    @property
     def data_dir(self) -> Path:
         return Path(self.data).absolute()
 
@@ -376,6 +399,7 @@ _LISTS = frozenset(
         "allow_headers",
         "blocked_addresses",
         "trusted_proxies",
+        "unified_limits_resource_list",
     }
 )
 _NOT_CONFIG = frozenset({"KILONOVA_REQUIRE_ALL", "KILONOVA_CONFIG"})

@@ -88,10 +88,13 @@ class Volume(msgspec.Struct, forbid_unknown_fields=True):
     `concurrent_copies` limits how many volumes are copied at a time. Hosts with real guests connect to volumes by NBD
     at `nbd_address` and `nbd_port` (0 picks a free port). `nbd_tls` is a directory with `ca-cert.pem`,
     `server-cert.pem` and `server-key.pem`; with it connections use TLS and hosts need certificates.
+
+    With `cross_az_attach` off, a server and its volumes must be in the same availability zone.
     """
 
     url: str = ""
     ca_file: str = ""
+    cross_az_attach: bool = True
     concurrent_copies: int = 4
     nbd_address: str = "127.0.0.1"
     nbd_port: int = 0

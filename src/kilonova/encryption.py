@@ -6,7 +6,7 @@ Loopback needs no encryption. The setting `insecure` allows the rest.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -47,6 +47,12 @@ def problems_of_agent(config: Config) -> list[str]:
     if config.driver == "libvirt":
         found += _host(config)
     return list(map(str, found))
+
+
+def problems_of_registration(urls: Mapping[str, str]) -> list[str]:
+    """One line for each URL of an identity service, by setting, to which passwords are sent."""
+    instead = "an https:// URL (and the file of its authority, if it is your own)"
+    return [str(found) for setting, url in urls.items() for found in _url(setting, url, "passwords go to", instead)]
 
 
 def uses_tls(messaging: Messaging) -> bool:

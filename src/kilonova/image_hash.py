@@ -18,11 +18,14 @@ class UnsupportedAlgorithm(Exception):
 
 
 def of_image(attributes: Mapping[str, object]) -> str:
-    """The hash that the image service shows. The checksum, an MD5, is the hash of an image without another one."""
+    """The hash that the image service shows. The checksum, an MD5, is the hash of an image without another one.
+
+    So it is if the image service uses an algorithm that Python does not have.
+    """
     algorithm, value = attributes.get("os_hash_algo"), attributes.get("os_hash_value")
-    if algorithm and value:
-        return f"{algorithm}:{value}"
     checksum = attributes.get("checksum")
+    if algorithm and value and (algorithm in hashlib.algorithms_available or not checksum):
+        return f"{algorithm}:{value}"
     return f"md5:{checksum}" if checksum else ""
 
 

@@ -9,6 +9,7 @@ from kilonova.telemetry.audit import AuditLog
 from kilonova.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from kilonova.compute.quotas.unified_limits import UnifiedLimits
     from kilonova.compute.status import ComputeStatus
     from kilonova.config import Config
     from kilonova.hosts.transport import Transport
@@ -73,5 +74,7 @@ class Services:
         self.login_brake: LoginBrake | None = None
         # Encrypt stored credentials; None if the configuration lacks them.
         self.credential_keys: KeyRing | None = None
+        # Limits of projects in Keystone. Created by the first request that needs them.
+        self.unified_limits: UnifiedLimits | None = None
         # Limits concurrent copies of volumes. Created by the first copy.
         self.copy_slots: asyncio.Semaphore | None = None

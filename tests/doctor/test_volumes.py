@@ -12,7 +12,7 @@ from msgspec import structs
 
 from kilonova.compute.servers.states import ERROR, SHELVED, SHELVED_OFFLOADED, SHUTDOWN
 from kilonova.config import load
-from kilonova.doctor import Finding, VolumesUnavailable, examine
+from kilonova.doctor import Finding, Unavailable, examine
 from kilonova.doctor.volumes import read_built_in, read_external, read_from_api
 from kilonova.hosts.messages import GuestState, Power
 from kilonova.identity.client import Auth
@@ -233,7 +233,7 @@ def test_volume_of_deferred_disk_restore_is_skipped(database: Opener) -> None:
 
 def test_unreachable_external_volume_service(tmp_path: Path) -> None:
     config = load(environ={}, flags={"data": str(tmp_path), "volume.url": "http://127.0.0.1:1/volume"})
-    with pytest.raises(VolumesUnavailable, match="no running cloud"):
+    with pytest.raises(Unavailable, match="no running cloud"):
         run(read_external(config))
 
 

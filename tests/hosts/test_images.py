@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.sim.snapshots import read_disk
 from kilonova.hosts.images import ImageService
 from kilonova.hosts.messages import Image, Transfer
 from kilonova.hosts.messages.verbs import Snapshot, Spawn
@@ -126,3 +127,24 @@ def test_guest_can_be_built_from_snapshot(database_url: str) -> None:
             assert second.disk == first.disk
 
     run(scenario())
+
+
+def test_reason_of_a_refusal_is_told(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            image_id = await new_image(c)
+            await c.services.image.upload(image_id, b"data", "admin")
+            path = f"/v2/images/{image_id}/actions/deactivate"
+            assert (await c.request("POST", path, as_="admin", root="/image")).status == 204
+            service = ImageService(InProcess(c.app, "/image"))
+            with pytest.raises(DriverError, match=f"answered 403: Image {image_id} is deactivated") as refused:
+                await read(service, await transfer_for(c, image_id))
+            assert not refused.value.passing
+
+    run(scenario())
+
+
+def test_unknown_hash_algorithm_is_a_refusal() -> None:
+    image = Image(id="i", hash="unknown:1", disk_format="raw", container_format="bare")
+    with pytest.raises(DriverError, match="cannot be checked: the hash algorithm unknown is not supported"):
+        run(read_disk(chunks(b"{}"), image))

@@ -12,7 +12,7 @@ import pytest
 from kilonova import clock
 from kilonova.http.client import Caller, ClientResponse, Unreachable
 from kilonova.http.errors import Unavailable
-from kilonova.identity.client import IdentityClient, IdentityError, RemoteValidator, base_url
+from kilonova.identity.client import IdentityClient, IdentityError, RemoteValidator, RoleMissing, base_url
 from tests.identity.support import PASSWORDS, SYSTEM, cloud
 from tests.support import run
 
@@ -208,3 +208,40 @@ def test_remote_validator_caches_tokens(sqlite_url: str, tmp_path: Path, monkeyp
 )
 def test_base_url_has_no_version(url: str) -> None:
     assert base_url(url) == "http://k/identity"
+
+
+def test_project_token_after_own_token_was_revoked_and_without_a_role(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            caller = CountingCaller(c.caller)
+            client = _client(caller)
+            admin, demo = await c.login("admin"), await c.ident("project", "demo")
+            own = await client.token()
+            revoked = await c.call("DELETE", "/v3/auth/tokens", admin, X_Subject_Token=own)
+            assert revoked.status == 204
+            # The service's own token may be the invalid one: a new one is tried.
+            assert (await client.auth(demo)).project_id == demo
+            assert await client.token() != own
+            with pytest.raises(RoleMissing, match="no role in the project missing; `kilonova register`") as refused:
+                await client.auth("missing")
+            assert refused.value.status == 403
+
+    run(scenario())
+
+
+def test_list_renews_the_token(database_url: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with cloud(database_url, tmp_path) as c:
+            client = _client(c.caller)
+            service = await client.service("compute")
+            admin = await c.login("admin")
+            limits = [{"service_id": service, "resource_name": f"r{n}", "default_limit": n} for n in range(3)]
+            await c.ok("POST", "/v3/registered_limits", admin, {"registered_limits": limits})
+            await c.call("DELETE", "/v3/auth/tokens", admin, X_Subject_Token=await client.token())
+            found = await client.list("registered_limits", {"service_id": service})
+            assert sorted(limit["default_limit"] for limit in found) == [0, 1, 2]
+            assert await client.list("registered_limits", {"service_id": "other"}) == []
+            with pytest.raises(IdentityError, match="no internal endpoint of the type nothing"):
+                await client.service("nothing")
+
+    run(scenario())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
+import orjson
 import pytest
 
 from kilonova import clock
 from kilonova.compute.operations.steps.server import IMAGE_TICKET_SECONDS
-from kilonova.http.client import ClientResponse
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.images import ImageService
+from kilonova.hosts.messages import Transfer
+from kilonova.http.client import ClientResponse, InProcess, Remote
+from kilonova.image.client import ImageClient
 from kilonova.image.tickets import ImageTicket
 from kilonova.tickets import HEADER
 from tests.support import run
@@ -175,5 +181,56 @@ def test_missing_image_is_404(sqlite_url: str) -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:
             op = await operation_on_host(c)
             assert (await call(c, "GET", "gone", ticket(c, "gone", op.id))).status == 404
+
+    run(scenario())
+
+
+def test_deactivated_image_is_not_downloaded(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            image_id, op = await new_image(c, b"data"), await operation_on_host(c)
+            path = f"/v2/images/{image_id}/actions/deactivate"
+            assert (await c.request("POST", path, as_="admin", root="/image")).status == 204
+            answer = await call(c, "GET", image_id, ticket(c, image_id, op.id))
+            assert (answer.status, "is deactivated" in answer.json()["message"]) == (403, True)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("breaks_off", [True, False])
+def test_image_service_that_breaks_off_breaks_off_the_download(sqlite_url: str, breaks_off: bool) -> None:
+    """A host never takes a part of an image for the whole, also if it does not know the size."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = head.split()[1]
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n")
+        if path.endswith("/file"):
+            writer.write(b"Transfer-Encoding: chunked\r\n\r\n4\r\ndata\r\n" + (b"" if breaks_off else b"0\r\n\r\n"))
+        else:
+            shown = orjson.dumps({"id": path.rpartition("/")[2], "status": "active"})
+            writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(shown), shown))
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> None:
+        async with full_cloud(sqlite_url, hosts=1) as c:
+            glance = await asyncio.start_server(answer, "127.0.0.1", 0)
+            remote = Remote(f"http://127.0.0.1:{glance.sockets[0].getsockname()[1]}")
+            c.services.image = ImageClient(remote, is_glance=True)
+            op = await operation_on_host(c)
+            url = "/kilonova/v1/images/i/file"
+            received = b""
+            service = ImageService(InProcess(c.app, "/image"))
+            try:
+                async for chunk in service.read(Transfer(url=url, ticket=ticket(c, "i", op.id))):
+                    received += chunk
+                error = None
+            except DriverError as raised:
+                error = raised
+            assert received == b"data"
+            assert (error is not None and error.passing) == breaks_off
+            await remote.close()
+            glance.close()
 
     run(scenario())

@@ -93,6 +93,9 @@ def test_administrators_of_project_admin_are_cloud_administrators() -> None:
     assert policy.allows(rule, token("admin", project_name="admin"), target())
     assert not policy.allows(rule, token("admin", project_name="demo"), target())
     assert not policy.allows(rule, token("member", project_name="admin"), target())
+    of_service = structs.replace(token("admin"), roles=frozenset({"admin", "service"}))
+    assert policy.allows(rule, of_service, target())
+    assert not policy.allows(rule, token("service"), target())
     elsewhere = structs.replace(token("admin", project_name="admin"), project_domain_id="d2")
     assert not policy.allows(rule, elsewhere, target()), "another domain may have a project named admin"
 

@@ -113,9 +113,10 @@ while :; do wait || :; sleep 0.2; done
 """
 
 
-def find_missing_tools() -> list[str]:
-    """The missing requirements of hosts with real guests."""
-    missing_tools = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None})
+def find_missing_tools(further: Mapping[str, str] | None = None) -> list[str]:
+    """The missing requirements of hosts with real guests. `further`: packages of further tools, by tool."""
+    tools = {**_TOOLS, **(further or {})}
+    missing_tools = sorted({package for tool, package in tools.items() if shutil.which(tool, path=_PATH) is None})
     if not Path("/usr/share/OVMF").exists():
         missing_tools.append("ovmf")
     if os.geteuid() != 0:
@@ -130,9 +131,9 @@ def find_missing_tools() -> list[str]:
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def require_tools() -> None:
+def require_tools(further: Mapping[str, str] | None = None) -> None:
     """Skip the test if a requirement is missing; fail it with KILONOVA_REQUIRE_ALL=1."""
-    missing_tools = find_missing_tools()
+    missing_tools = find_missing_tools(further)
     if missing_tools and os.environ.get("KILONOVA_REQUIRE_ALL") == "1":
         pytest.fail(f"missing: {', '.join(missing_tools)}, and KILONOVA_REQUIRE_ALL=1")
     if missing_tools:

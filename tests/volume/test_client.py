@@ -124,10 +124,10 @@ def test_lists_fetch_all_pages(database_url: str) -> None:
 def test_built_in_service_supports_required_versions(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with volume_cloud(sqlite_url, worker=False) as c:
-            assert await client_of(c).max_version() == "3.71"
-            await client_of(c).check_version("3.68")
+            assert await client_of(c).max_version(SERVICE) == "3.71"
+            await client_of(c).check_version("3.68", SERVICE)
             with pytest.raises(VolumeServiceTooOld, match=r"up to 3.71, and 3.99 is needed"):
-                await client_of(c).check_version("3.99")
+                await client_of(c).check_version("3.99", SERVICE)
 
     run(scenario())
 
@@ -136,7 +136,7 @@ def test_built_in_service_supports_required_versions(sqlite_url: str) -> None:
 def test_check_version_refuses_old_services(newest: str, says: str) -> None:
     client, _ = scripted(300, {"versions": [{"id": "v2.0", "version": ""}, {"id": "v3.0", "version": newest}]})
     with pytest.raises(VolumeServiceTooOld, match=says):
-        run(client.check_version("3.68"))
+        run(client.check_version("3.68", SERVICE))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_check_version_refuses_old_services(newest: str, says: str) -> None:
 def test_max_version_of_invalid_response(status: int, body: Any, error: type[Exception]) -> None:
     client, _ = scripted(status, body)
     with pytest.raises(error):
-        run(client.max_version())
+        run(client.max_version(SERVICE))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ COMMANDS = {
     "up": ("up", "Run a whole cloud in one process."),
     "api": ("up", "Run the APIs alone, on PostgreSQL."),
     "worker": ("up", "Run a worker with its hosts, on PostgreSQL."),
+    "register": ("register", "Register Kilonova in a real Keystone: user, roles, endpoints."),
     "agent": ("agent", "Run the agent of one host, connected by NATS."),
     "why": ("why", "Show why a server is on its host, or why no host was found for it."),
     "fit": ("fit", "Show how many more servers of a flavor would fit, and where."),

@@ -9,8 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from email.message import Message
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import click
@@ -18,7 +17,11 @@ import orjson
 
 from kilonova import datadir
 from kilonova.certificates import UnusableCertificate, client_context
+from kilonova.cli.login import Login, login_of, read_clouds
 from kilonova.cli.options import Failure
+
+if TYPE_CHECKING:
+    from kilonova.config import Config
 
 VERSION = "2.96"
 REQUEST_TIMEOUT_SECONDS = 60.0
@@ -47,23 +50,29 @@ class ApiError(Failure):
 
 
 class Cloud:
-    """A client for the cloud `name` of clouds.yaml. All errors are raised as Failure."""
+    """A client for the cloud `name` of clouds.yaml in the data directory. All errors are raised as Failure."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        from kilonova.api_servers import CLOUDS
-
-        if name not in CLOUDS:
-            raise Failure(f"--cloud: {name!r} is not one of {', '.join(CLOUDS)}")
-        try:
-            self._endpoints = _endpoints(directory)
-        except FileNotFoundError:
-            raise Failure(f"--data: no cloud is running in {directory}; start it with `kilonova up`") from None
-        except (OSError, ValueError) as error:
-            raise Failure(f"{directory / datadir.ENDPOINTS}: {error}") from None
-        self._tls = _context(self._endpoints)
-        self._directory = directory
-        self._auth = CLOUDS[name]
+    def __init__(self, config: Config, name: str) -> None:
+        self._config = config
+        self._directory = config.data_dir
+        self._name = name
         self._token: str | None = None
+        # The catalogue of the token: a list of services.
+        self._catalog: list[dict[str, Any]] = []
+        try:
+            self._read_files()
+        except FileNotFoundError:
+            raise Failure(f"--data: no cloud is running in {self._directory}; start it with `kilonova up`") from None
+        except (OSError, ValueError) as error:
+            raise Failure(f"{self._directory / datadir.ENDPOINTS}: {error}") from None
+
+    def _read_files(self) -> None:
+        """Read the addresses of the cloud, which may change when it restarts. Raises OSError, ValueError or Failure."""
+        self._endpoints: dict[str, str] = orjson.loads((self._directory / datadir.ENDPOINTS).read_bytes())
+        clouds = read_clouds(self._directory / datadir.CLOUDS)
+        if self._name not in clouds:
+            raise Failure(f"--cloud: {self._name!r} is not one of {', '.join(clouds)}")
+        self._cloud = clouds[self._name]
 
     def get(self, service: str, *path: str, **query: str | int | None) -> Any:
         """The response's body. Raises ApiError."""
@@ -96,7 +105,8 @@ class Cloud:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[Any, Message]:
         """The response's body and headers. An expired token is replaced once."""
-        url = "/".join([self._endpoints[service], *(quote(part, safe="") for part in path)])
+        base_url, tls = self._find_service(service)
+        url = "/".join([base_url, *(quote(part, safe="") for part in path)])
         parameters = {key: value for key, value in query.items() if value is not None}
         request = urllib.request.Request(f"{url}?{urlencode(parameters)}" if parameters else url, method=method)
         if isinstance(body, bytes):
@@ -110,11 +120,10 @@ class Cloud:
         token = self._get_token()
         request.add_header("X-Auth-Token", token)
         try:
-            response, response_headers = _send(request, self._tls)
+            response, response_headers = _send(request, tls)
         except CloudUnreachable:
-            with suppress(OSError, ValueError):
-                self._endpoints = _endpoints(self._directory)  # a restart may have changed the port
-                self._tls = _context(self._endpoints)
+            with suppress(OSError, ValueError, Failure):
+                self._read_files()
             raise
         except ApiError as error:
             if error.status != 401:
@@ -122,57 +131,86 @@ class Cloud:
             if self._token == token:
                 self._token = None
             request.add_header("X-Auth-Token", self._get_token())
-            response, response_headers = _send(request, self._tls)
+            response, response_headers = _send(request, tls)
         return orjson.loads(response) if response else None, response_headers
+
+    def _find_service(self, service: str) -> tuple[str, ssl.SSLContext | None]:
+        """The base URL with the version, and how to verify the service: of this cloud, or of a real one beside it."""
+        if service in self._endpoints:
+            authority = f"{datadir.ENDPOINTS}: {datadir.CACERT}"
+            return self._endpoints[service], _context(
+                self._endpoints[service], self._endpoints.get(datadir.CACERT), authority
+            )
+        from kilonova.api_servers import ENDPOINTS
+        from kilonova.identity.catalog_caller import without_version
+
+        settings = getattr(self._config, service)
+        url = without_version(settings.url or self._catalog_url(service))
+        version = ENDPOINTS[service].removeprefix(f"/{service}")
+        return url + version, _context(url, settings.ca_file, f"{service}.ca_file")
+
+    def _catalog_url(self, service: str) -> str:
+        from kilonova.companions import SERVICE_TYPES
+        from kilonova.identity.client import IdentityError, find_endpoint
+
+        self._get_token()
+        identity = self._config.identity
+        try:
+            return find_endpoint(self._catalog, SERVICE_TYPES[service], identity.interface, identity.region).url
+        except IdentityError as error:
+            raise Failure(str(error)) from None
 
     def _get_token(self) -> str:
         if self._token is None:
-            auth = self._auth
-            user = {
-                "name": auth["username"],
-                "domain": {"name": auth["user_domain_name"]},
-                "password": self._password(auth["username"]),
-            }
-            scope: dict[str, object] = {"system": {"all": True}}
-            if "project_name" in auth:
-                scope = {"project": {"name": auth["project_name"], "domain": {"name": auth["project_domain_name"]}}}
-            identity = {"methods": ["password"], "password": {"user": user}}
-            body = orjson.dumps({"auth": {"identity": identity, "scope": scope}})
-            request = urllib.request.Request(self._endpoints["auth_url"] + "/auth/tokens", data=body)
-            request.add_header("Content-Type", "application/json")
-            self._token = str(self._log_in(request))
+            self._token = self._log_in(login_of(self._cloud_with_password(), self._refuse_without_password))
         return self._token
 
-    def _log_in(self, request: urllib.request.Request) -> str | None:
+    def _log_in(self, login: Login) -> str:
+        from kilonova.identity.client import base_url
+
+        url, body = f"{base_url(login.auth_url)}/v3/auth/tokens", orjson.dumps({"auth": login.auth})
+        request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
+        tls = _context(login.auth_url, login.ca_file, f"{datadir.CLOUDS}: {datadir.CACERT}")
         try:
-            return _send(request, self._tls)[1]["X-Subject-Token"]
+            response, headers = _send(request, tls)
         except ApiError as error:
             if error.status != 401:
                 raise
-            user, file = self._auth["username"], self._directory / datadir.SECRETS
-            hint = f"the login of {user} was refused; if the password was changed, write the new one into {file}"
-            raise ApiError(401, hint) from None
+            hint = f"if the password was changed, {self._password_hint()}"
+            raise ApiError(401, f"the login of {login.user} was refused; {hint}") from None
+        self._catalog = orjson.loads(response)["token"].get("catalog", [])
+        return str(headers["X-Subject-Token"])
 
-    def _password(self, user: str) -> str:
-        if not datadir.has_passwords(self._directory):
-            raise Failure(f"--data: {self._directory} holds no passwords")
+    @property
+    def _has_own_users(self) -> bool:
+        return "identity" in self._endpoints
+
+    def _cloud_with_password(self) -> dict[str, Any]:
+        """The file of passwords is newer than clouds.yaml if an operator has changed it since the start."""
+        if not self._has_own_users or not datadir.has_passwords(self._directory):
+            return self._cloud
+        auth = self._cloud["auth"]
         try:
-            return datadir.load_passwords(self._directory, [user])[user]
+            password = datadir.load_passwords(self._directory, [auth["username"]])[auth["username"]]
         except (OSError, ValueError) as error:
             raise Failure(f"{self._directory / datadir.SECRETS}: {error}") from None
+        return {**self._cloud, "auth": {**auth, "password": password}}
+
+    def _refuse_without_password(self, user: str) -> str:
+        raise Failure(f"--data: {self._directory} has no password of {user}; {self._password_hint()}")
+
+    def _password_hint(self) -> str:
+        if self._has_own_users:
+            return f"write the new one into {self._directory / datadir.SECRETS}"
+        return "set identity.password and restart"
 
 
-def _endpoints(directory: Path) -> dict[str, str]:
-    endpoints: dict[str, str] = orjson.loads((directory / datadir.ENDPOINTS).read_bytes())
-    return endpoints
-
-
-def _context(endpoints: Mapping[str, str]) -> ssl.SSLContext | None:
-    """How to verify the cloud; None if it uses plain HTTP. Raises Failure."""
-    if not endpoints["auth_url"].startswith("https:"):
+def _context(url: str, authority: str | None, setting: str) -> ssl.SSLContext | None:
+    """How to verify a service; None if it uses plain HTTP. `setting` names the authority. Raises Failure."""
+    if not url.startswith("https:"):
         return None
     try:
-        return client_context(endpoints.get(datadir.CACERT), f"{datadir.ENDPOINTS}: {datadir.CACERT}")
+        return client_context(authority, setting)
     except UnusableCertificate as error:
         raise Failure(str(error)) from None
 

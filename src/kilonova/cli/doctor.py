@@ -1,12 +1,12 @@
-"""`kilonova doctor`: compares servers with allocations, ports, volumes, guests and operations."""
+"""`kilonova doctor`: compares servers with allocations, ports, images, volumes, guests and operations."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,22 +14,24 @@ from kilonova.cli import options, tables
 
 if TYPE_CHECKING:
     from kilonova.config import Config
-    from kilonova.doctor import Finding, VolumeReader
+    from kilonova.doctor import Finding, ImageReader, PortReader, VolumeReader
     from kilonova.hosts.messages import GuestState
     from kilonova.store import Database
 
 
 _AGENT_TIMEOUT_SECONDS = 5.0
+T = TypeVar("T")
 
 
 @click.command()
 @options.combine(options.data, options.database, options.file)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array instead of a table.")
 def doctor(file: Path | None, data: str | None, database: str | None, as_json: bool) -> None:
-    """Compare servers with their allocations, ports, volumes, guests and operations.
+    """Compare servers with their allocations, ports, images, volumes, guests and operations.
 
     Reads only, so the cloud may be running or stopped. Exits with 1 if there are findings. To compare guests with
-    --database, give --data too. Separate agents are included if the configuration has their NATS server.
+    --database, give --data too. Separate agents are included if the configuration has their NATS server. Services
+    beside the cloud are read by their APIs; one that does not respond is left out.
     """
     config = options.load(file, data=data, database=database)
     # Guests in the default data directory do not belong to a database that is given without --data.
@@ -47,7 +49,7 @@ def doctor(file: Path | None, data: str | None, database: str | None, as_json: b
 
 async def _examine(config: Config, with_guests: bool) -> list[Finding]:
     from kilonova import clock, store
-    from kilonova.doctor import VolumesUnavailable, examine
+    from kilonova.doctor import examine
     from kilonova.hosts.drivers.sim.store import SIM_FILE_NAME, SimStore
 
     if not config.database and not (config.data_dir / "kilonova.db").is_file():
@@ -65,14 +67,16 @@ async def _examine(config: Config, with_guests: bool) -> list[Finding]:
         if with_guests:
             more, unreachable = await _list_agent_guests(config, db, set() if sim is None else set(sim.hosts()))
             found = [*(found or []), *more] if found is not None or more else None
-        compare = partial(
-            examine, db, found, unreachable_hosts=unreachable, since=since, down_seconds=config.hosts.down_seconds
+        return await examine(
+            db,
+            found,
+            _unless_unavailable("Volumes", _volume_reader(config, db)),
+            _unless_unavailable("Ports", _port_reader(config, db)),
+            _unless_unavailable("Images", _image_reader(config, db)),
+            unreachable_hosts=unreachable,
+            since=since,
+            down_seconds=config.hosts.down_seconds,
         )
-        try:
-            return await compare(read_volumes=_volume_reader(config, db))
-        except VolumesUnavailable as error:
-            click.echo(f"Volumes are not compared: {error}", err=True)
-            return await compare()
     except store.StoreError as error:
         raise options.Failure(f"the database cannot be read: {error}") from None
     finally:
@@ -111,12 +115,38 @@ async def _list_agent_guests(
 
 
 def _volume_reader(config: Config, db: Database) -> VolumeReader:
-    """A reader of volumes. An external volume service needs a token of this cloud, which must be running."""
+    """A reader of volumes. An external one needs a token, of Keystone or of this cloud, which then must be running."""
     from kilonova.doctor.volumes import read_built_in, read_external
 
-    if not config.volume.url:
+    if config.is_built_in("volume"):
         return partial(read_built_in, db)
     return partial(read_external, config)
+
+
+def _port_reader(config: Config, db: Database) -> PortReader:
+    from kilonova.doctor.ports import read_built_in, read_external
+
+    return partial(read_built_in, db) if config.is_built_in("network") else partial(read_external, config)
+
+
+def _image_reader(config: Config, db: Database) -> ImageReader:
+    from kilonova.doctor.images import read_built_in, read_external
+
+    return partial(read_built_in, db) if config.is_built_in("image") else partial(read_external, config)
+
+
+def _unless_unavailable(what: str, read: Callable[[], Awaitable[T | None]]) -> Callable[[], Awaitable[T | None]]:
+    """Read, or say why this part is not compared."""
+    from kilonova.doctor import Unavailable
+
+    async def read_or_skip() -> T | None:
+        try:
+            return await read()
+        except Unavailable as error:
+            click.echo(f"{what} are not compared: {error}", err=True)
+            return None
+
+    return read_or_skip
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

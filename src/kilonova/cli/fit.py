@@ -36,7 +36,7 @@ def fit(
 
     Needs a running cloud. Hosts that are reserved for a project are not counted.
     """
-    client = Cloud(options.load(file, data=data).data_dir, cloud)
+    client = Cloud(options.load(file, data=data), cloud)
     image_id = None if image is None else _image_id(client, image)
     found = client.get("compute", "kilonova-fit", flavor=flavor, zone=zone, image=image_id, limit=limit)["fit"]
     if as_json:

@@ -46,7 +46,7 @@ def drain(
     """
     from kilonova.cli.drain import Drain
 
-    drain = Drain(Cloud(options.load(file, data=data).data_dir, cloud), name, to)
+    drain = Drain(Cloud(options.load(file, data=data), cloud), name, to)
     console = tables.make_console()
     if dry_run:
         left = _plan(console, drain)

@@ -37,7 +37,7 @@ def tiny(target: Path | None, name: str, file: Path | None, **flags: str | None)
             build(target)
             click.echo(f"{target} ({target.stat().st_size >> 20} MiB)")
             return
-        cloud = Cloud(options.load(file, **flags).data_dir, "kilonova")
+        cloud = Cloud(options.load(file, **flags), "kilonova")
         with tempfile.TemporaryDirectory() as directory:
             built = Path(directory) / "tiny.qcow2"
             build(built)

@@ -26,7 +26,7 @@ def why(server: str, show_all: bool, cloud: str, as_json: bool, file: Path | Non
 
     Needs a running cloud. Which hosts you see depends on --cloud, as in the API.
     """
-    client = Cloud(options.load(file, data=data).data_dir, cloud)
+    client = Cloud(options.load(file, data=data), cloud)
     shown, found = _find_attempts(client, server)
     if not show_all:
         found["attempts"] = found["attempts"][:1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.compute.api import api
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import find_source
 from kilonova.http import Context, Response, View, col, repeatable
 from kilonova.http.parameter_types import STRING
 
@@ -45,7 +46,8 @@ async def show(ctx: Context) -> Response:
     project_id = ctx.query_one("tenant_id") or ctx.token.project_id
     if project_id != ctx.token.project_id:
         ctx.authorize("os_compute_api:limits:other_project", {"project_id": project_id})
-    limits = await quotas.limits(ctx.db, project_id, ctx.services.config)
-    used = dict.fromkeys(_USED.values(), 0) | await quotas.usage(ctx.db, project_id or "")
+    source = await find_source(ctx.services, project_id)
+    limits = await quotas.limits(ctx.db, project_id, source)
+    used = dict.fromkeys(_USED.values(), 0) | await quotas.usage(ctx.db, project_id or "", source)
     row = {**limits, **{f"{resource} used": amount for resource, amount in used.items()}}
     return Response({"limits": {"rate": [], "absolute": ctx.render("limits", row)}})

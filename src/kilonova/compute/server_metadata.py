@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.compute.api import api
 from kilonova.compute.operations import update_metadata
+from kilonova.compute.quotas.source import Source, find_source
 from kilonova.compute.servers import action_checks, create, model
 from kilonova.compute.servers.server import Server
 from kilonova.http import Context, Response
@@ -29,10 +30,11 @@ async def index(ctx: Context, server_id: str) -> Response:
 @api.route("POST", PATH, checks=[RULE + "create"], body=ALL_SCHEMA, query={})
 async def add(ctx: Context, server_id: str) -> Response:
     """Add to the metadata of a server, and change it."""
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
         server = await _lock_ready_server(ctx, tx, server_id, "create")
         metadata = server.metadata | ctx.body["metadata"]
-        await _write(ctx, tx, server, metadata)
+        await _write(ctx, tx, source, server, metadata)
     return Response({"metadata": metadata})
 
 
@@ -40,8 +42,9 @@ async def add(ctx: Context, server_id: str) -> Response:
 async def replace(ctx: Context, server_id: str) -> Response:
     """Replace all the metadata of a server."""
     metadata: Metadata = ctx.body["metadata"]
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
-        await _write(ctx, tx, await _lock_ready_server(ctx, tx, server_id, "update_all"), metadata)
+        await _write(ctx, tx, source, await _lock_ready_server(ctx, tx, server_id, "update_all"), metadata)
     return Response({"metadata": metadata})
 
 
@@ -59,19 +62,21 @@ async def update(ctx: Context, server_id: str, key: str) -> Response:
     item: Metadata = ctx.body["meta"]
     if key not in item:
         raise BadRequest("Request body and URI mismatch")
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
         server = await _lock_ready_server(ctx, tx, server_id, "update")
-        await _write(ctx, tx, server, server.metadata | item)
+        await _write(ctx, tx, source, server, server.metadata | item)
     return Response({"meta": item})
 
 
 @api.route("DELETE", ITEM_PATH, checks=[RULE + "delete"], query={}, status=204)
 async def delete(ctx: Context, server_id: str, key: str) -> Response:
     """Delete one item of a server's metadata."""
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
         server = await _lock_ready_server(ctx, tx, server_id, "delete")
         _check_known(server.metadata, key)
-        await _write(ctx, tx, server, {name: value for name, value in server.metadata.items() if name != key})
+        await _write(ctx, tx, source, server, {name: value for name, value in server.metadata.items() if name != key})
     return Response()
 
 
@@ -84,10 +89,11 @@ async def _lock_ready_server(ctx: Context, tx: Transaction, server_id: str, rule
     return await action_checks.find_unlocked(ctx, tx, server_id, rule=RULE + rule, transition="metadata")
 
 
-async def _write(ctx: Context, tx: Transaction, server: Server, metadata: Metadata) -> None:
+async def _write(ctx: Context, tx: Transaction, source: Source, server: Server, metadata: Metadata) -> None:
     """Write the server, and begin the operation that updates the guest when its host responds."""
     if metadata == server.metadata:
         return
-    await create.check_metadata(ctx, metadata, tx)
+    if metadata:
+        await create.check_metadata_within(ctx, tx, source, metadata)
     await model.set_metadata(tx, server.id, metadata)
     await update_metadata.begin_update(ctx, tx, server)

@@ -9,9 +9,11 @@ from typing import ClassVar
 import msgspec
 
 from kilonova import clock
+from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.migrations.model import MIGRATION, RESIZE, MoveFlavor
 from kilonova.compute.operations.deferred_cleanup import CleanUpGuest, CleanUpSlot, ParkGuest, RestoreDisk, RestoreGuest
+from kilonova.compute.operations.steps.images import snapshot_id
 from kilonova.compute.servers.server import EmbeddedFlavor, Interface
 from kilonova.doctor.remedies import REMEDIES
 from kilonova.hosts.heartbeat import is_up
@@ -68,8 +70,8 @@ class UnconfirmedResize(Record, frozen=True):
     old_flavor: MoveFlavor
 
 
-class CheckedPort(Record, frozen=True):
-    table: ClassVar[str] = "ports"
+class CheckedPort(msgspec.Struct, frozen=True):
+    """A port whose owner is compute."""
 
     id: str
     device_id: str
@@ -82,6 +84,24 @@ class StandbyBinding(msgspec.Struct, frozen=True):
     port_id: str
     host: str
     device_id: str
+
+
+class Ports(msgspec.Struct):
+    """The ports of servers. In an external service, they may be those of another compute service.
+
+    The second bindings of an external service are unknown: it does not list them.
+    """
+
+    ports: dict[str, CheckedPort]
+    standby: list[StandbyBinding]
+    built_in: bool
+
+
+class UnfilledImage(msgspec.Struct, frozen=True):
+    """An image that waits for its data: it is `queued` or `saving`."""
+
+    id: str
+    status: str
 
 
 class Cleanup(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,15 +148,20 @@ class Volumes(msgspec.Struct):
     built_in: bool
 
 
-class VolumesUnavailable(Exception):
-    """The external volume service cannot be read."""
+class Unavailable(Exception):
+    """An external service cannot be read."""
 
 
-VolumeReader = Callable[[], Awaitable[Volumes]]
+# They return None if their part is not to be checked.
+VolumeReader = Callable[[], Awaitable[Volumes | None]]
+PortReader = Callable[[], Awaitable[Ports | None]]
+ImageReader = Callable[[], Awaitable[list[UnfilledImage] | None]]
 
 
 class Facts(msgspec.Struct):
-    """`devices` are the volumes in block device mappings, by server. `cleanups` are deferred cleanup operations. `busy`
+    """`ports` are those of our servers, deleted ones too, and None if they are unknown. `unfilled` are snapshots
+    without data, with the operations that create them. `devices` are the volumes in block device mappings, by server.
+    `cleanups` are deferred cleanup operations. `busy`
     are the ids of servers, operations and volumes with a running or just finished operation. `deleted` are deleted
     servers with attachments. The guests of `unreachable_hosts` are unknown.
     """
@@ -144,8 +169,9 @@ class Facts(msgspec.Struct):
     servers: dict[str, CheckedServer]
     allocations: dict[str, ConsumerAllocations]
     unconfirmed_resizes: dict[str, UnconfirmedResize]
-    ports: dict[str, CheckedPort]
+    ports: dict[str, CheckedPort] | None
     standby: list[StandbyBinding]
+    unfilled: list[tuple[UnfilledImage, str]]
     devices: dict[str, list[BlockDevice]]
     volumes: Volumes | None
     deleted: set[str]
@@ -163,6 +189,8 @@ async def gather(
     db: Reader,
     guests: Guests | None,
     read_volumes: VolumeReader | None,
+    read_ports: PortReader,
+    read_images: ImageReader,
     down_seconds: float,
     unreachable_hosts: Collection[str] = (),
     since: float | None = None,
@@ -171,8 +199,8 @@ async def gather(
     servers = CheckedServer.decode_all(await db.fetch(_SERVERS))
     allocations = await _allocations(db)
     resizes = UnconfirmedResize.decode_all(await db.fetch(_UNCONFIRMED_RESIZES))
-    ports = CheckedPort.decode_all(await db.fetch(_PORTS))
-    standby = [StandbyBinding(**row) for row in await db.fetch(_STANDBY)]
+    ports = await read_ports()
+    unfilled = await _snapshots(db, await read_images() or [])
     devices: dict[str, list[BlockDevice]] = {}
     for device in BlockDevice.decode_all(await db.fetch(_DEVICES)):
         devices.setdefault(device.server_id, []).append(device)
@@ -187,8 +215,9 @@ async def gather(
         servers={server.id: server for server in servers},
         allocations=allocations,
         unconfirmed_resizes={resize.server_id: resize for resize in resizes},
-        ports={port.id: port for port in ports},
-        standby=standby,
+        ports=None if ports is None else await _own_ports(db, ports, servers),
+        standby=[] if ports is None else ports.standby,
+        unfilled=unfilled,
         devices=devices,
         volumes=volumes,
         deleted={row["id"] for row in deleted},
@@ -198,6 +227,25 @@ async def gather(
         up={service.host for service in services if is_up(service, began, down_seconds)},
         busy={name for row in recent if row["kind"] not in CLEANUP_KINDS for name in _involved(row) if name},
     )
+
+
+async def _own_ports(db: Reader, found: Ports, servers: Iterable[CheckedServer]) -> dict[str, CheckedPort]:
+    """The ports without those that belong to other users of an external service."""
+    if found.built_in:
+        return found.ports
+    named = {nic.port_id for server in servers for nic in server.nics}
+    devices = {port.device_id for port in found.ports.values()}
+    known = {row["id"] for row in await db.fetch("SELECT id FROM servers WHERE id = ANY($1)", sorted(devices))}
+    return {port.id: port for port in found.ports.values() if port.device_id in known or port.id in named}
+
+
+async def _snapshots(db: Reader, images: list[UnfilledImage]) -> list[tuple[UnfilledImage, str]]:
+    """Those of the images that operations of ours create, with the ids of the operations."""
+    if not images:
+        return []
+    rows = await db.fetch("SELECT id FROM operations WHERE kind = ANY($1)", list(_SNAPSHOT_KINDS))
+    operations = {snapshot_id(row["id"]): row["id"] for row in rows}
+    return [(image, operations[image.id]) for image in images if image.id in operations]
 
 
 async def _allocations(db: Reader) -> dict[str, ConsumerAllocations]:
@@ -242,6 +290,7 @@ def _involved(row: Row) -> tuple[str | None, ...]:
     return row["id"], row["server_id"], _decode_params(row["params"]).volume_id
 
 
+_SNAPSHOT_KINDS = (kinds.CREATE_IMAGE, kinds.CREATE_VOLUME_IMAGE, kinds.CREATE_BACKUP, kinds.SHELVE)
 CLEANUP_KINDS = (CleanUpGuest.kind, CleanUpSlot.kind, RestoreGuest.kind, ParkGuest.kind, RestoreDisk.kind)
 
 _SERVERS = """
@@ -270,11 +319,6 @@ SELECT m.server_id, m.operation_id, m.source_host, m.source_node, m.old_flavor
 FROM moves m JOIN operations o ON o.id = m.operation_id JOIN servers s ON s.id = m.server_id
 WHERE m.type IN ('{MIGRATION}', '{RESIZE}') AND m.outcome IS NULL AND o.state = 'done' AND NOT s.deleted
 ORDER BY m.id
-"""
-_PORTS = "SELECT id, device_id, host_id FROM ports WHERE device_owner LIKE 'compute:%' ORDER BY id"
-_STANDBY = """
-SELECT b.port_id, b.host, p.device_id FROM standby_bindings b JOIN ports p ON p.id = b.port_id
-WHERE p.device_owner LIKE 'compute:%' ORDER BY b.port_id, b.host
 """
 _DEVICES = "SELECT * FROM block_devices WHERE volume_id IS NOT NULL ORDER BY id"
 _RECENT = """

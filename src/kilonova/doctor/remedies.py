@@ -39,6 +39,7 @@ REMEDIES = {
     "server's port missing": "the port was deleted: delete the server and boot it again",
     "port on the wrong host": "a bug, or bound by hand: migrate the server, which binds its ports again",
     "standby binding without move": "a bug, or made by hand: delete it in the network service",
+    "image stuck": "a bug, or an image service that was restored from a backup: openstack image delete ID",
     "attachment without device": "a bug, or made by hand: openstack volume attachment delete ID, when no guest uses "
     "the volume",
     "attachment without server": "a bug, or made by hand: openstack volume attachment delete ID",

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
-
-from kilonova import datadir
-from kilonova.certificates import UnusableCertificate, client_context
 from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.operations.steps.volumes import RESERVED
 from kilonova.compute.servers.states import ERROR, SHELVED
 from kilonova.config import Config
-from kilonova.doctor.facts import (
-    CheckedServer,
-    Facts,
-    Finding,
-    VolumeAttachment,
-    Volumes,
-    VolumesUnavailable,
-    join_sorted,
-)
+from kilonova.doctor.external_services import reading
+from kilonova.doctor.facts import CheckedServer, Facts, Finding, VolumeAttachment, Volumes, join_sorted
 from kilonova.hosts.messages import GuestState
-from kilonova.http.client import Refused, Remote, Unreachable
-from kilonova.identity.client import Auth, IdentityClient, IdentityError, base_url
-from kilonova.identity.seed import SERVICE_USER
+from kilonova.identity.client import Auth
 from kilonova.store import Reader
 from kilonova.volume.client import VolumeClient
 
@@ -60,21 +47,9 @@ async def read_built_in(db: Reader) -> Volumes:
 
 
 async def read_external(config: Config) -> Volumes:
-    """Read an external volume service with a token of this cloud. Raises VolumesUnavailable."""
-    try:
-        endpoints = orjson.loads((config.data_dir / datadir.ENDPOINTS).read_bytes())
-        password = datadir.load_passwords(config.data_dir, [SERVICE_USER])[SERVICE_USER]
-        tls = client_context(endpoints.get(datadir.CACERT), f"{datadir.ENDPOINTS}: {datadir.CACERT}")
-        identity_url = base_url(endpoints["identity"])
-        identity = IdentityClient(Remote(identity_url, tls=tls), username=SERVICE_USER, password=password)
-        volume_tls = client_context(config.volume.ca_file, "volume.ca_file")
-        return await read_from_api(VolumeClient(Remote(config.volume.url, tls=volume_tls)), await identity.auth())
-    except UnusableCertificate as error:
-        raise VolumesUnavailable(str(error)) from None
-    except (OSError, ValueError, KeyError) as error:
-        raise VolumesUnavailable(f"no running cloud in {config.data_dir}: {error}") from None
-    except (IdentityError, Refused, Unreachable) as error:
-        raise VolumesUnavailable(str(error)) from None
+    """Read an external volume service with a token of the service user. Raises Unavailable."""
+    async with reading(config, "volume") as (caller, auth):
+        return await read_from_api(VolumeClient(caller), auth)
 
 
 async def read_from_api(client: VolumeClient, auth: Auth) -> Volumes:

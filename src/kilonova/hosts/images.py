@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from kilonova.hosts.drivers.base import DriverError, ImageTooLarge
+import orjson
+
+from kilonova.hosts.drivers.base import DriverError, ImageBusy, ImageTooLarge
 from kilonova.http.client import Unreachable
 from kilonova.tickets import HEADER
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from kilonova.http.client import Caller
 
 _FILE_SUFFIX = "/file"
+_REASON_LENGTH = 500
 
 
 class ImageService:
@@ -26,16 +29,19 @@ class ImageService:
         headers = _headers(transfer) | {"Content-Type": "application/octet-stream"}
         try:
             answer = await self._caller.request("PUT", transfer.url, headers=headers, content=data)
-            if answer.status == 409 and await self._is_written(transfer):
-                return
+            if answer.status == 409:
+                if await self._is_written(transfer):
+                    return
+                raise ImageBusy(f"the image service answered 409{_reason(answer.body)}")
         except Unreachable as error:
             raise _unreachable(error) from error
-        _check(answer.status)
+        _check(answer.status, answer.body)
 
     async def read(self, transfer: Transfer) -> AsyncIterator[bytes]:
         try:
             async with self._caller.stream("GET", transfer.url, headers=_headers(transfer)) as answer:
-                _check(answer.status)
+                if answer.status >= 400:
+                    _check(answer.status, b"".join([chunk async for chunk in answer.chunks]))
                 async for chunk in answer.chunks:
                     yield chunk
         except Unreachable as error:
@@ -48,7 +54,7 @@ class ImageService:
             )
         except Unreachable as error:
             raise _unreachable(error) from error
-        _check(answer.status)
+        _check(answer.status, answer.body)
         image: dict[str, Any] = answer.json()
         return image
 
@@ -67,10 +73,17 @@ def _unreachable(error: Unreachable) -> DriverError:
     return DriverError(f"the image service at {error}", passing=True)
 
 
-def _check(status: int) -> None:
+def _check(status: int, body: bytes) -> None:
     if status == 413:
         raise ImageTooLarge("the image service does not store the data: it exceeds a quota or limit")
     if status >= 400:
         # 401: the ticket has expired. The control plane repeats the command with a new one.
         passing = status >= 500 or status in (401, 429)
-        raise DriverError(f"the image service answered {status}", passing=passing)
+        raise DriverError(f"the image service answered {status}{_reason(body)}", passing=passing)
+
+
+def _reason(body: bytes) -> str:
+    try:
+        return f": {str(orjson.loads(body)['message'])[:_REASON_LENGTH]}"
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -122,6 +122,11 @@ class ImageRefused(HostRefused):
     public = "the image service does not store the data, because it exceeds a quota or limit"
 
 
+class ImageBusy(HostRefused):
+    kind = "image busy"
+    public = "another upload to the image has not ended"
+
+
 class ImageReplaced(HostRefused):
     kind = "image replaced"
     public = "the data of the image is damaged, or has changed since the server was created"
@@ -150,6 +155,7 @@ _REFUSALS: dict[str, type[HostRefused]] = {
         GuestNotRunning,
         NoDisplay,
         ImageRefused,
+        ImageBusy,
         ImageReplaced,
         VersionTooOld,
         MalformedMessage,

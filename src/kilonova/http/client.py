@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 4.0
 
 
+# An upload is answered when the service has stored all data, which may take long after the last byte.
+UPLOAD_ANSWER_SECONDS = 600.0
+
+
 class Unreachable(Exception):
     """The service could not be reached. A retry may succeed."""
 
@@ -214,10 +218,13 @@ class Remote:
         if json is not None:
             content = orjson.dumps(json)
             sent["Content-Type"] = "application/json"
+        body = content if content is None or isinstance(content, bytes) else _Upload(content)
         try:
-            async with self._send(method, path, sent, content) as response:
+            async with self._send(method, path, sent, body) as response:
                 return ClientResponse(response.status, _lower_names(response.headers), await response.read())
         except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(body, _Upload) and body.error is not None:
+                raise body.error from None
             raise self._unreachable(error) from error
 
     @asynccontextmanager
@@ -240,19 +247,20 @@ class Remote:
             raise self._unreachable(error) from error
 
     def _send(
-        self, method: str, path: str, headers: dict[str, str], content: bytes | AsyncIterator[bytes] | None
+        self, method: str, path: str, headers: dict[str, str], content: bytes | _Upload | None
     ) -> aiohttp.client._RequestContextManager:
         if self._session is None:
             self._session = self._make_session()
         url = self._url(self._base_url + path, encoded=True)
-        return self._session.request(method, url, headers=headers, data=content, allow_redirects=False)
+        is_upload = isinstance(content, _Upload)
+        read_timeout = max(self._timeout, UPLOAD_ANSWER_SECONDS) if is_upload else self._timeout
+        timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=read_timeout)
+        return self._session.request(method, url, headers=headers, data=content, allow_redirects=False, timeout=timeout)
 
     def _make_session(self) -> aiohttp.ClientSession:
-        timeout = self._aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
-        connector = self._aiohttp.TCPConnector(ssl=self._tls or True, keepalive_timeout=IDLE_SECONDS)
-        return self._aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=self._aiohttp.DummyCookieJar()
-        )
+        # Without a limit of connections: short requests do not wait for transfers of images.
+        connector = self._aiohttp.TCPConnector(limit=0, ssl=self._tls or True, keepalive_timeout=IDLE_SECONDS)
+        return self._aiohttp.ClientSession(connector=connector, cookie_jar=self._aiohttp.DummyCookieJar())
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.host} cannot be reached: {type(error).__name__}")
@@ -260,6 +268,22 @@ class Remote:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+class _Upload:
+    """A request body. If producing it fails, the request breaks off, and `error` has the reason."""
+
+    def __init__(self, content: AsyncIterator[bytes]) -> None:
+        self._content = content
+        self.error: Exception | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._content:
+                yield chunk
+        except Exception as error:
+            self.error = error
+            raise
 
 
 def _lower_names(headers: Mapping[str, str]) -> dict[str, str]:

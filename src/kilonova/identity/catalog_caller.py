@@ -62,6 +62,10 @@ class CatalogCaller:
         async with caller.stream(method, path, headers=headers) as response:
             yield response
 
+    async def close(self) -> None:
+        if isinstance(self._caller, Remote):
+            await self._caller.close()
+
     async def _find(self) -> Caller:
         try:
             url = without_version(await self._identity.endpoint(*self._types))

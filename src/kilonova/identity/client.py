@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from kilonova import clock
-from kilonova.http.client import Unreachable
+from kilonova.http.client import Refused, Remote, Unreachable, valid_response
 from kilonova.http.errors import Unavailable
 from kilonova.identity.token import Token, TokenApplicationCredential, TokenTrust
 from kilonova.identity.token_provider import CACHE_SECONDS, CACHE_SIZE, TokenCache
 from kilonova.policy.credentials import AccessRule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from kilonova.http.client import Caller, ClientResponse
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,15 @@ class LoginRefused(IdentityError):
     passing = True
 
 
+class RoleMissing(IdentityError, Refused):
+    """The service user has no role in a project where it should create a resource."""
+
+    def __init__(self, project_id: str) -> None:
+        super().__init__(
+            403, f"the service user has no role in the project {project_id}; `kilonova register` grants it one"
+        )
+
+
 def base_url(auth_url: str) -> str:
     """The URL without the version, which the client's paths contain."""
     return auth_url.rstrip("/").removesuffix("/v3")
@@ -53,6 +64,13 @@ class Auth(NamedTuple):
     def __repr__(self) -> str:
         # Without the token, because a repr may be logged.
         return f"Auth(project_id={self.project_id!r})"
+
+
+class Endpoint(NamedTuple):
+    """Where a service is, and the id of the service."""
+
+    service_id: str
+    url: str
 
 
 class IdentityClient:
@@ -72,7 +90,7 @@ class IdentityClient:
     ) -> None:
         """`region` (empty: any) and `interface` choose the endpoints of the catalogue."""
         self._caller = caller
-        self._region = region
+        self.region = region
         self._interface = interface
         self._auth = {
             "identity": {
@@ -101,7 +119,7 @@ class IdentityClient:
     async def auth(self, project_id: str | None = None) -> Auth:
         """A token of the service user for its own project, or for a project where it creates resources.
 
-        There the user needs a role; a role inherited from the domain is enough. Raises as `token` does.
+        There the user needs a role; a role inherited from the domain is enough. Raises RoleMissing, and as `token`.
         """
         text = await self.token()
         own = self._body["project"]["id"]
@@ -109,19 +127,33 @@ class IdentityClient:
             return Auth(text, own, is_service=True)
         known = self._project_tokens.get(project_id)
         if known is None or clock.now() >= known[1]:
-            known = self._project_tokens[project_id] = await self._get_project_token(text, project_id)
+            known = await self._get_project_token(project_id)
+            if len(self._project_tokens) >= CACHE_SIZE:
+                self._project_tokens.clear()
+            self._project_tokens[project_id] = known
         return Auth(known[0], project_id)
 
-    async def _get_project_token(self, text: str, project_id: str) -> tuple[str, float]:
-        if len(self._project_tokens) >= CACHE_SIZE:
-            self._project_tokens.clear()
-        identity = {"methods": ["token"], "token": {"id": text}}
+    async def _get_project_token(self, project_id: str) -> tuple[str, float]:
+        response = await self._request_project_token(project_id)
+        if response.status == 401:
+            # The service's own token may be the invalid one: try again with a new one.
+            self._renew_at = 0.0
+            response = await self._request_project_token(project_id)
+        if response.status != 201:
+            raise RoleMissing(project_id)
+        return response.headers["x-subject-token"], self._renew_at
+
+    async def _request_project_token(self, project_id: str) -> ClientResponse:
+        identity = {"methods": ["token"], "token": {"id": await self.token()}}
         auth = {"identity": identity, "scope": {"project": {"id": project_id}}}
         response = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": auth})
         _check_available(response)
-        if response.status != 201:
-            raise IdentityError(f"the service user may not act in the project {project_id}: it has no role there")
-        return response.headers["x-subject-token"], self._renew_at
+        return response
+
+    async def close(self) -> None:
+        """Close the connections, for a program that ends before the service does."""
+        if isinstance(self._caller, Remote):
+            await self._caller.close()
 
     def is_own(self, token: str) -> bool:
         """Whether it is a token of the service user, in its own project or another."""
@@ -147,17 +179,15 @@ class IdentityClient:
 
         `interface` is that of the client by default.
         """
+        return (await self._find_endpoint(service_types, interface or self._interface)).url
+
+    async def service(self, *service_types: str) -> str:
+        """The id of the service that has the endpoint. Raises as `token` does."""
+        return (await self._find_endpoint(service_types, self._interface)).service_id
+
+    async def _find_endpoint(self, service_types: tuple[str, ...], interface: str) -> Endpoint:
         await self.token()
-        interface = interface or self._interface
-        catalog = {service["type"]: service["endpoints"] for service in self._body.get("catalog", ())}
-        for service_type in service_types:
-            for found in catalog.get(service_type, ()):
-                if found["interface"] == interface and self._region in ("", found["region_id"]):
-                    return str(found["url"])
-        where = f" in the region {self._region}" if self._region else ""
-        raise IdentityError(
-            f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}"
-        )
+        return find_endpoint(self._body.get("catalog", ()), service_types, interface, self.region)
 
     async def has_project(self, project_id: str) -> bool:
         """Whether the project exists. True if the service user may not look it up."""
@@ -173,10 +203,31 @@ class IdentityClient:
 
     async def _request_project(self, project_id: str) -> ClientResponse:
         try:
-            headers = {"X-Auth-Token": await self.token()}
+            return await self._get(f"/v3/projects/{quote(project_id, safe='')}")
         except IdentityError as error:
             raise Unreachable(str(error)) from None
-        return await self._caller.request("GET", f"/v3/projects/{quote(project_id, safe='')}", headers=headers)
+
+    async def list(self, collection: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+        """All resources of a collection, such as `limits`, that match the query. Raises as `token` does."""
+        path: str | None = f"/v3/{collection}?{urlencode(query)}"
+        found: list[dict[str, Any]] = []
+        while path is not None:
+            response = await self._get(path)
+            if response.status == 401:
+                self.forget()
+                response = await self._get(path)
+            _check_available(response)
+            if response.status != 200:
+                raise IdentityError(f"the identity service answered {response.status} to the list of {collection}")
+            with valid_response("identity"):
+                body = response.json()
+                found += body[collection]
+                link = body.get("links", {}).get("next")
+                path = link and link[link.index("/v3/") :]
+        return found
+
+    async def _get(self, path: str) -> ClientResponse:
+        return await self._caller.request("GET", path, headers={"X-Auth-Token": await self.token()})
 
     async def validate(self, token: str, *, allow_expired: bool = False) -> Token | None:
         """Validate a user's token; None if it is not valid."""
@@ -200,6 +251,23 @@ class IdentityClient:
 def _check_available(response: ClientResponse) -> None:
     if response.status >= 500 or response.status == 429:
         raise Unreachable(f"the identity service answered {response.status}")
+
+
+def find_endpoint(
+    catalog: Iterable[dict[str, Any]], service_types: Sequence[str], interface: str, region: str
+) -> Endpoint:
+    """The endpoint of a service in a catalogue, by the first type that is there. An empty region is any.
+
+    Raises IdentityError.
+    """
+    services = list(catalog)
+    for service_type in service_types:
+        for service in services:
+            for found in service["endpoints"] if service["type"] == service_type else ():
+                if found["interface"] == interface and region in ("", found["region_id"]):
+                    return Endpoint(service["id"], str(found["url"]))
+    where = f" in the region {region}" if region else ""
+    raise IdentityError(f"the catalogue has no {interface} endpoint of the type {' or '.join(service_types)}{where}")
 
 
 def parse_token(body: dict[str, Any]) -> Token:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import uuid
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kilonova.http import Context
 from kilonova.identity.api import api
 from kilonova.store import Row
 
+if TYPE_CHECKING:
+    from kilonova.config import Config
+
 INTERFACES = ("public", "internal", "admin")
 _NAMESPACE = uuid.UUID("6b1c6d4e-3f0a-5a57-9f0e-6a1f7d1f7c11")
 
 
-class _Service(NamedTuple):
+class OwnService(NamedTuple):
     """`url` is absolute, or a path below the process's own base."""
 
     type: str
@@ -28,9 +31,14 @@ class _Service(NamedTuple):
     def is_local(self) -> bool:
         return self.url.startswith("/")
 
+    @property
+    def mount(self) -> str:
+        """The path's first part; empty if the service is elsewhere."""
+        return self.url.split("/")[1] if self.is_local else ""
 
-def _services(ctx: Context) -> list[_Service]:
-    config = ctx.services.config
+
+def all_services(config: Config) -> list[OwnService]:
+    """The services of a cloud with this configuration, except identity."""
 
     def url_of(service: str) -> str:
         if config.is_built_in(service):
@@ -38,19 +46,28 @@ def _services(ctx: Context) -> list[_Service]:
         return str(getattr(config, service).url).rstrip("/")
 
     volumes, shares = f"{url_of('volume')}/v3", f"{url_of('share')}/v2"
-    known = (
-        _Service("identity", "keystone", "/identity"),
-        _Service("compute", "nova", "/compute/v2.1"),
-        _Service("placement", "placement", "/placement"),
-        _Service("image", "glance", url_of("image")),
-        _Service("network", "neutron", url_of("network")),
-        _Service("block-storage", "cinder", volumes),
-        _Service("volumev3", "cinderv3", volumes),
-        _Service("shared-file-system", "manila", shares),
-        _Service("sharev2", "manilav2", shares),
-    )
+    return [
+        OwnService("compute", "nova", "/compute/v2.1"),
+        OwnService("placement", "placement", "/placement"),
+        OwnService("image", "glance", url_of("image")),
+        OwnService("network", "neutron", url_of("network")),
+        OwnService("block-storage", "cinder", volumes),
+        OwnService("volumev3", "cinderv3", volumes),
+        OwnService("shared-file-system", "manila", shares),
+        OwnService("sharev2", "manilav2", shares),
+    ]
+
+
+def local_services(config: Config) -> tuple[OwnService, ...]:
+    """Those that Kilonova itself serves beside a real Keystone."""
+    built_in = [name for name in ("image", "network", "volume", "share") if config.is_built_in(name)]
+    return tuple(service for service in all_services(config) if service.mount in ("compute", "placement", *built_in))
+
+
+def _services(ctx: Context) -> list[OwnService]:
+    known = [OwnService("identity", "keystone", "/identity"), *all_services(ctx.services.config)]
     mounts = ctx.services.mounts
-    return [service for service in known if not service.is_local or service.url.split("/")[1] in mounts]
+    return [service for service in known if not service.is_local or service.mount in mounts]
 
 
 @cache

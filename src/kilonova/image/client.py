@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from kilonova.http.client import Caller
 
 PATCH_TYPE = "application/openstack-images-v2.1-json-patch"
-# Every other key of an image is a custom property.
+# Names of properties that Glance itself writes, and that no client may write.
+RESERVED_PREFIX = "os_glance"
+# Every other key of an image is a custom property, unless it is reserved.
 ATTRIBUTES = frozenset(
     {
         *("id", "name", "status", "visibility", "tags", "owner", "file", "schema", "self", "checksum", "size"),
@@ -33,12 +35,22 @@ class ImageError(Refused):
     """The image service refused a request."""
 
 
+class Auth(Protocol):
+    @property
+    def token(self) -> str: ...
+
+
+class Identity(Protocol):
+    async def auth(self, project_id: str | None = None) -> Auth: ...
+
+
 class Image(Struct, frozen=True, kw_only=True):
     """`properties` are the custom properties. Sizes are in bytes, `min_disk` is in GB and `min_ram` in MB."""
 
     id: str
     status: str
     name: str | None = None
+    owner: str | None = None
     visibility: str = "shared"
     protected: bool = False
     disk_format: str | None = None
@@ -73,8 +85,17 @@ class Image(Struct, frozen=True, kw_only=True):
 class ImageClient:
     """The caller's base URL has no version. Every method may raise ImageError or Unreachable."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, *, is_glance: bool = False) -> None:
         self._caller = caller
+        self._is_glance = is_glance
+
+    async def owner_token(self, identity: Identity, project_id: str | None) -> str:
+        """The service user's token for creating an image of the project and uploading its data.
+
+        A real Glance counts both for the quota of the token's project, the built-in service for that of the owner.
+        Raises IdentityError.
+        """
+        return (await identity.auth(project_id if self._is_glance else None)).token
 
     async def show(self, image_id: str, token: str) -> Image | None:
         """The image, or None if it is missing or hidden from the token."""
@@ -95,7 +116,8 @@ class ImageClient:
         while path is not None and (limit is None or len(found) < limit):
             page = _decode_page(await self._call("GET", path, token))
             found += map(_decode, page.images)
-            path = page.next
+            # Glance links below its own root, which may be a path below the service's base URL.
+            path = page.next and page.next[max(page.next.find("/v2/"), 0) :]
         return found if limit is None else found[:limit]
 
     async def create(self, image: Mapping[str, object], token: str) -> Image:
@@ -159,8 +181,18 @@ def _decode_page(document: Mapping[str, object]) -> _Page:
 @valid_response("image")
 def _decode(item: Mapping[str, object]) -> Image:
     attributes = {name: value for name, value in item.items() if name in ATTRIBUTES}
-    properties = {name: str(value) for name, value in item.items() if name not in ATTRIBUTES and value is not None}
+    properties = {name: _text(value) for name, value in item.items() if is_property(name) and value is not None}
     return convert({**attributes, "properties": properties}, Image)
+
+
+def is_property(name: str) -> bool:
+    """Whether it is the name of a custom property, which clients may write."""
+    return name not in ATTRIBUTES and not name.startswith(RESERVED_PREFIX)
+
+
+def _text(value: object) -> str:
+    """The text of a property. Glance's administrators may define properties of other types."""
+    return orjson.dumps(value).decode() if isinstance(value, dict | list) else str(value)
 
 
 def _file_path(image_id: str) -> str:
@@ -179,10 +211,10 @@ def _error(status: int, body: bytes) -> Exception:
 
 
 def _message(body: bytes) -> str:
-    """The message of an error, which Glance sends as JSON or as HTML."""
+    """The message of an error, which Glance sends as JSON or as HTML, or as HTML in JSON."""
     try:
-        return str(orjson.loads(body)["message"])
+        text = str(orjson.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        pass
-    text = re.sub(r"<title>.*?</title>|<h1>.*?</h1>|<[^>]+>", " ", body.decode("utf-8", "replace"), flags=re.DOTALL)
+        text = body.decode("utf-8", "replace")
+    text = re.sub(r"<title>.*?</title>|<h1>.*?</h1>|<[^>]+>", " ", text, flags=re.DOTALL)
     return " ".join(text.split())[:500]

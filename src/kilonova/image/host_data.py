@@ -29,7 +29,10 @@ async def show(ctx: Context, image_id: str) -> Response:
 @api.route("GET", "/kilonova/v1/images/{image_id}/file", ticket=True)
 async def download(ctx: Context, image_id: str) -> Response:
     """Download the data of the ticket's image. The ticket is checked at the start only."""
-    await _find(ctx, image_id, "GET")
+    image = await _find(ctx, image_id, "GET")
+    if image.status == "deactivated":
+        # The image service would send the data, because the service user is an administrator.
+        raise Forbidden(f"Image {image_id} is deactivated: its data cannot be downloaded.")
     chunks = _download(ctx, image_id)
     # Errors of the image service appear before the first chunk, and so before the response.
     first = await anext(chunks, b"")
@@ -41,8 +44,9 @@ async def download(ctx: Context, image_id: str) -> Response:
 @api.route("PUT", "/kilonova/v1/images/{image_id}/file", ticket=True, stream=True, status=204)
 async def upload(ctx: Context, image_id: str) -> Response:
     """Upload the data of the ticket's image. The ticket is checked at the start only."""
-    await _find(ctx, image_id, "PUT")
-    await ctx.services.image.upload(image_id, ctx.stream(), await ctx.services.identity.token())
+    image = await _find(ctx, image_id, "PUT")
+    client = ctx.services.image
+    await client.upload(image_id, ctx.stream(), await client.owner_token(ctx.services.identity, image.owner))
     return Response()
 
 

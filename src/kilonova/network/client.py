@@ -28,6 +28,7 @@ Query = Sequence[tuple[str, str]]
 # Keeps the URL within the length that every server accepts.
 _IDS_PER_REQUEST = 100
 _EXTENSIONS_SECONDS = 600.0
+_PAGE_SIZE = 1000
 
 
 class NetworkError(Refused):
@@ -283,6 +284,12 @@ class NetworkClient:
     async def ports_with_address(self, network_id: str, address: str, token: str) -> list[Port]:
         """The ports of the network that have this address."""
         return await self._list(_PORT, token, [("network_id", network_id), ("fixed_ips", f"ip_address={address}")])
+
+    async def all_ports(self, token: str) -> list[Port]:
+        """All ports that the token can see, with device and host only, in pages."""
+        names = ("id", "network_id", "mac_address", "device_id", "device_owner", "binding:host_id")
+        query = [*(("fields", name) for name in names), ("limit", str(_PAGE_SIZE))]
+        return await self._list(_PORT, token, query)
 
     async def create_port(self, port: Attributes, token: str) -> Port:
         return await self._create(_PORT, port, token)

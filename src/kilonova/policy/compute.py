@@ -14,6 +14,7 @@ from kilonova.policy.base import (
     PROJECT,
     PROJECT_MANAGER,
     READER_OR_ADMIN,
+    SERVICE,
     SERVICE_OR_ADMIN,
     SYSTEM_ADMIN,
     SYSTEM_READER,
@@ -271,9 +272,9 @@ PROXIES = rules(
 KILONOVA = (
     Rule(
         "kilonova:cloud_admin",
-        SYSTEM_ADMIN | (ADMIN & ~PROJECT) | (ADMIN & ADMIN_PROJECT),
+        SYSTEM_ADMIN | (ADMIN & ~PROJECT) | (ADMIN & ADMIN_PROJECT) | (ADMIN & SERVICE),
         "Administrators of the whole cloud: with a system scope, of another project than the target's, "
-        "or of the project admin of the domain default.",
+        "of the project admin of the domain default, or with the role service too.",
     ),
     Rule("kilonova:servers:placement", READER_OR_ADMIN, "See why a server is where it is: reasons with counts."),
     Rule(

@@ -63,6 +63,7 @@ class Volume(Struct, frozen=True, kw_only=True, rename={"tenant_id": "os-vol-ten
     snapshot_id: str | None = None
     bootable: str = "false"
     multiattach: bool = False
+    encrypted: bool = False
     metadata: dict[str, str] = {}
     volume_image_metadata: dict[str, object] | None = None
     attachments: list[VolumeUse] = []
@@ -142,9 +143,11 @@ class VolumeClient:
 
     # Versions
 
-    async def max_version(self) -> str:
+    async def max_version(self, auth: Auth) -> str:
         """The highest microversion of the service; empty if it has none but 3.0."""
-        response = await self._caller.request("GET", "/v3/", headers={"Accept": "application/json"})
+        # Cinder requires a token even for its versions.
+        headers = {"Accept": "application/json", "X-Auth-Token": auth.token}
+        response = await self._caller.request("GET", "/v3/", headers=headers)
         if response.status >= 500:
             raise Unreachable(f"the volume service answered {response.status}")
         try:
@@ -153,9 +156,9 @@ class VolumeClient:
         except (ValueError, KeyError, TypeError, StopIteration):
             raise VolumeError(response.status, "the volume service does not list its versions") from None
 
-    async def check_version(self, version: str) -> None:
+    async def check_version(self, version: str, auth: Auth) -> None:
         """Raises VolumeServiceTooOld if the service does not support the version."""
-        newest = await self.max_version()
+        newest = await self.max_version(auth)
         if _number(newest) < _number(version):
             raise VolumeServiceTooOld(version, newest)
 

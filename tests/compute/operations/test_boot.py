@@ -16,7 +16,7 @@ from kilonova.placement.changes import mark_facts_changed
 from kilonova.placement.names import ensure_rows
 from kilonova.store import Database, Transaction
 from tests.compute.operations.volume_worlds import ServerWithNewVolumes, make_volume
-from tests.compute.operations.worlds import ServerOperation, World, begin_boot, put_building_server
+from tests.compute.operations.worlds import ServerOperation, Variant, World, begin_boot, put_building_server
 from tests.support.cloud import DEMO, put_server
 from tests.support.full_cloud import running_worker
 
@@ -133,3 +133,21 @@ class TestBootWithVolumes(ServerWithNewVolumes):
     def state(self, server: dict[str, Any]) -> dict[str, Any]:
         """A failed boot leaves the server in error, without resources."""
         return {"active": server["vm_state"] == "active", "power_state": server["power_state"]}
+
+
+class TestBootWithVolumesInOneZone(Variant, TestBootWithVolumes):
+    """The first run pins the server to the zone of its volumes."""
+
+    _expected: ClassVar[Any] = None
+
+    async def prepare(self, db: Database) -> World:
+        world = await super().prepare(db)
+        world.config.volume.cross_az_attach = False
+        return world
+
+    async def outcome(self, db: Database, world: World) -> Any:
+        seen = await super().outcome(db, world)
+        if seen["active"]:
+            sql = "SELECT pinned_zone FROM servers WHERE id = $1"
+            assert await db.fetch_value(sql, world.server_id) == "nova"
+        return seen

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kilonova.compute.quotas import model
+from kilonova.compute.quotas.source import find_source
 from kilonova.http.errors import Forbidden
 from tests.support import run
 from tests.support.cloud import DEMO, OTHER, cloud, fault, insert_server, put_server
@@ -337,12 +338,12 @@ class TestQuotaCheck:
         async def scenario() -> None:
             async with cloud(database_url, quota__instances=2, quota__cores=3, quota__ram=-1) as c:
                 await put_server(c.db, "a", vcpus=2)
-                config = c.services.config
+                source = await find_source(c.services, DEMO)
                 async with c.db.transaction() as tx:
-                    await model.count_within_quota(tx, DEMO, config, {"instances": 1, "cores": 1, "ram": 10**6})
+                    await model.count_within_quota(tx, DEMO, source, {"instances": 1, "cores": 1, "ram": 10**6})
                 with pytest.raises(Forbidden) as refused:
                     async with c.db.transaction() as tx:
-                        await model.count_within_quota(tx, DEMO, config, {"instances": 2, "cores": 4, "ram": 1})
+                        await model.count_within_quota(tx, DEMO, source, {"instances": 2, "cores": 4, "ram": 1})
                 assert refused.value.message == (
                     "Quota exceeded for instances, cores: Requested 2, 4, but already used 1, 2 of 2, 3 "
                     "instances, cores"
@@ -359,11 +360,10 @@ class TestQuotaCheck:
                     await model.set_user_limits(tx, DEMO, "u", {"instances": 3, "ram": -1})
 
                 async def count_within_quota(user_id: str | None, least: int = 1) -> int:
+                    source = await find_source(c.services, DEMO)
                     async with c.db.transaction() as tx:
                         each = {"instances": 1, "cores": 1, "ram": 1}
-                        return await model.count_within_quota(
-                            tx, DEMO, c.services.config, each, least, 10, user_id=user_id
-                        )
+                        return await model.count_within_quota(tx, DEMO, source, each, least, 10, user_id=user_id)
 
                 assert await count_within_quota(None) == 4
                 assert await count_within_quota("u") == 2
@@ -415,17 +415,18 @@ class TestQuotaCheck:
     def test_concurrent_checks_of_one_project_are_serialized(self, database_url: str) -> None:
         async def scenario() -> None:
             async with cloud(database_url, quota__instances=5) as c:
+                source = await find_source(c.services, DEMO)
 
                 async def claim(number: int) -> bool:
                     try:
                         async with c.db.transaction() as tx:
-                            await model.count_within_quota(tx, DEMO, c.services.config, {"instances": 1})
+                            await model.count_within_quota(tx, DEMO, source, {"instances": 1})
                             await insert_server(tx, f"s{number}")
                     except Forbidden:
                         return False
                     return True
 
                 assert sum(await asyncio.gather(*(claim(number) for number in range(12)))) == 5
-                assert (await model.usage(c.db, DEMO))["instances"] == 5
+                assert (await model.usage(c.db, DEMO, source))["instances"] == 5
 
         run(scenario())

@@ -112,11 +112,11 @@ def test_flavor_without_disk_needs_permission_and_fits_all_images(sqlite_url: st
     run(scenario())
 
 
-@pytest.mark.parametrize("size", [None, 0])
-def test_image_without_data_is_refused(size: int | None) -> None:
-    image_checks.check_data(Image(id="i", status="active", size=1))
-    with pytest.raises(BadRequest, match=r"^Image i has no data to build a disk from"):
+def test_image_without_data_is_refused() -> None:
+    for size in (1, None):  # Glance does not know the size of all images
         image_checks.check_data(Image(id="i", status="active", size=size))
+    with pytest.raises(BadRequest, match=r"^Image i has no data to build a disk from"):
+        image_checks.check_data(Image(id="i", status="active", size=0))
 
 
 def test_properties_are_strings_without_attributes() -> None:

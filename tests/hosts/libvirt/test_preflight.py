@@ -11,7 +11,7 @@ import pytest
 
 from kilonova import tiny
 from kilonova.config import Config
-from kilonova.hosts.drivers.libvirt import hardware, preflight, programs
+from kilonova.hosts.drivers.libvirt import hardware, preflight, programs, volume_connections
 from tests.support.cloud_process import KILONOVA
 
 
@@ -56,6 +56,30 @@ def test_missing_programs_are_listed_with_their_package(config: Config, monkeypa
     config.bridges.enabled = False
     assert not any("nft" in line for line in preflight.missing(config))
     assert any("no networks" in line for line in preflight.notes(config))
+
+
+def test_real_neutron_needs_no_tools_for_built_in_networks(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find", lambda _: None)
+    monkeypatch.setitem(sys.modules, "os_vif", None)
+    config.identity.auth_url = "http://keystone.example/v3"
+    lines = preflight.missing(config)
+    assert not any("nft" in line or "dnsmasq" in line for line in lines)
+    (line,) = [line for line in lines if "os-vif" in line]
+    assert "pip install 'kilonova[libvirt]'" in line
+    assert not any("networks" in line for line in preflight.notes(config))
+    # An agent does not know the network service: it may be Neutron.
+    agent = Config(data=config.data)
+    agent.bridges.enabled = False
+    assert not any("os-vif" in line for line in preflight.missing(agent))
+    (note,) = [line for line in preflight.notes(agent) if "bridges.enabled is off" in line]
+    assert "pip install 'kilonova[libvirt]'" in note
+
+
+def test_missing_os_brick(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_connections, "is_installed", lambda: False)
+    assert not any("os-brick" in line for line in preflight.notes(config))
+    config.volume.url = "http://cinder"
+    assert any(line.startswith("os-brick is missing") for line in preflight.notes(config))
 
 
 def test_no_hardware_virtualization(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from kilonova.hosts.drivers.libvirt import volumes
 from kilonova.hosts.drivers.libvirt.live_disks import get_location
 from kilonova.hosts.messages import Disk
 from tests.hosts.libvirt.test_disk_transfer import hypervisor
+from tests.support import run
 
 NBD = {"host": "10.0.0.1", "port": 10809, "export": "a-secret"}
 
@@ -62,19 +63,8 @@ def test_nbd_volume_with_tls_requires_certificates(tmp_path: Path) -> None:
             '<source protocol="rbd" name="pool/v"><host name="10.0.0.1" port="6789" /><host name="fd::1" port="6790" />'
             '<auth username="cinder"><secret type="ceph" uuid="1111-22" /></auth></source>',
         ),
-        (
-            "iscsi",
-            {
-                "target_portal": "[fd00::1]:3260",
-                "target_iqn": "iqn.2026-01.org:v",
-                "target_lun": 1,
-                "auth_method": "CHAP",
-                "auth_username": "u",
-                "auth_password": "geheim",
-            },
-            '<source protocol="iscsi" name="iqn.2026-01.org:v/1"><host name="fd00::1" port="3260" />'
-            '<auth username="u"><secret type="iscsi" usage="kilonova-v-1" /></auth></source>',
-        ),
+        ("iscsi", {"device_path": "/dev/sdq", "auth_password": "geheim"}, '<source dev="/dev/sdq" />'),
+        ("nfs", {"device_path": __file__}, f'<source file="{__file__}" />'),
         ("fibre_channel", {"device_path": "/dev/sdq"}, '<source dev="/dev/sdq" />'),
     ],
 )
@@ -111,9 +101,9 @@ def test_names_are_escaped() -> None:
         ("nbd", {"host": "h"}, "incomplete"),
         ("nbd", {**NBD, "port": "no number"}, "incomplete"),
         ("rbd", {"name": "p/v", "hosts": ["h"], "ports": []}, "incomplete"),
-        ("iscsi", {"target_portal": "nowhere", "target_iqn": "i"}, "incomplete"),
-        ("fibre_channel", {"target_wwn": "5"}, "os-brick"),
-        ("", {}, "os-brick"),
+        ("local", {}, "incomplete"),
+        ("fibre_channel", {"target_wwn": "5"}, "not connected"),
+        ("", {}, "not connected"),
     ],
 )
 def test_incomplete_or_unsupported_connection_is_refused(kind: str, data: dict[str, Any], message: str) -> None:
@@ -125,3 +115,25 @@ def test_disk_is_identified_by_its_location() -> None:
     one, other = disk("nbd", NBD), disk("nbd", {**NBD, "export": "another"})
     assert volumes.disk_location(one) == get_location(volumes.disk_element(one, "vdc").find("source"))
     assert volumes.disk_location(one) != volumes.disk_location(other)
+
+
+def test_rbd_volume_uses_the_secret_of_the_host(tmp_path: Path) -> None:
+    auth = {"auth_enabled": True, "auth_username": "cinder", "secret_uuid": "1111-22"}
+    given = disk("rbd", {"name": "pool/v", "hosts": ["10.0.0.1"], "ports": ["6789"], **auth})
+    hv = hypervisor(tmp_path)
+    connect = volumes.Volumes(hv)._connect
+    assert run(connect("guest", given)) == given
+    hv.config.libvirt.rbd_secret_uuid = "3333-44"
+    made = text(volumes.disk_element(run(connect("guest", given)), "vdb"))
+    assert '<auth username="cinder"><secret type="ceph" uuid="3333-44" /></auth>' in made
+    hv.config.libvirt.rbd_user = "kilonova"
+    assert '<auth username="kilonova">' in text(volumes.disk_element(run(connect("guest", given)), "vdb"))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [({"device_path": "/no/such"}, "has no file or device /no/such"), ({"encrypted": True}, "is encrypted")],
+)
+def test_volume_that_the_host_cannot_have(tmp_path: Path, data: dict[str, Any], message: str) -> None:
+    with pytest.raises(DriverError, match=message):
+        run(volumes.Volumes(hypervisor(tmp_path))._connect("guest", disk("local", data)))

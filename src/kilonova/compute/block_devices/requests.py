@@ -31,6 +31,7 @@ from kilonova.http import Context
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import is_true
 from kilonova.image.client import Image
+from kilonova.volume.client import Volume
 
 ATTACH_VOLUME = "os_compute_api:servers:create:attach_volume"
 V2_KEY = "block_device_mapping_v2"
@@ -47,7 +48,7 @@ class RequestedDisks(Struct, frozen=True):
     """`image_properties` are those of the requested image; without one, those of the root volume's image.
 
     `image_id` and `image_hash` are None for a volume-backed server. `source_hashes` has the hashes of the images that
-    volumes are created from, by image id.
+    volumes are created from, by image id. `volumes` are the existing volumes.
     """
 
     image_properties: dict[str, str]
@@ -56,6 +57,7 @@ class RequestedDisks(Struct, frozen=True):
     devices: list[RequestedDevice]
     root_device_name: str
     source_hashes: dict[str, str]
+    volumes: list[Volume]
 
 
 async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers: int) -> RequestedDisks:
@@ -93,7 +95,9 @@ async def resolve(ctx: Context, body: dict[str, object], flavor: Flavor, servers
     _check_names([name, *(device.device_name for device in devices if device is not root)])
     image_hash = (image.hash or None) if image is not None and backing is not None else None
     source_hashes = {source.id: source.hash for source in known.values() if isinstance(source, Image) and source.hash}
-    return RequestedDisks(properties, backing, image_hash, _complete(devices, flavor, root, name), name, source_hashes)
+    volumes = [source for source in known.values() if isinstance(source, Volume)]
+    completed = _complete(devices, flavor, root, name)
+    return RequestedDisks(properties, backing, image_hash, completed, name, source_hashes, volumes)
 
 
 # Parsing

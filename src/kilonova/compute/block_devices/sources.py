@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from kilonova.compute.api import api
 from kilonova.compute.block_devices.requested_device import RequestedDevice, invalid_mapping
 from kilonova.compute.servers import image_checks
+from kilonova.compute.volume_checks import check_not_encrypted
 from kilonova.compute.volume_messages import failure_reason
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest
@@ -70,6 +71,7 @@ async def _volume(ctx: Context, device: RequestedDevice, volume_id: str, auth: A
             f"Invalid volume: Volume {volume.id} status must be 'available' or 'in-use' with multiattach enabled to"
             f" attach. Currently in '{volume.status}' status.{await failure_reason(ctx.services, volume, auth)}"
         )
+    check_not_encrypted(volume)
     device.volume_size, device.multiattach = volume.size, volume.multiattach
     return volume
 

@@ -7,6 +7,7 @@ import asyncio
 from kilonova.compute.api import api
 from kilonova.compute.keypairs import keys, model, schemas, views
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import find_source
 from kilonova.http import Context, Response
 from kilonova.http.errors import Conflict, Forbidden, NotFound
 from kilonova.http.pagination import marker_not_found, next_link, page_limit
@@ -57,8 +58,9 @@ async def create(ctx: Context) -> Response:
         public_key=public,
         private_key=private,
     )
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
-        limits = await quotas.limits(tx, ctx.token.project_id, ctx.services.config, user_id)
+        limits = await quotas.limits(tx, ctx.token.project_id, source, user_id)
         if 0 <= limits["key_pairs"] <= await model.count(tx, user_id):
             raise Forbidden("Quota exceeded, too many key pairs.")
         if not await model.create(tx, new):

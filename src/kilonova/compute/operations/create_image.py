@@ -143,7 +143,7 @@ async def describe(op: CreateVolumeImage) -> None:
         "bdm_v2": "True",
         "block_device_mapping": encode_document(mapping),
     }
-    token = await op.services.identity.token()
+    token = await op.services.image.owner_token(op.services.identity, op.project_id)
     try:
         changes = [{"op": "add", "path": f"/{key}", "value": value} for key, value in properties.items()]
         await op.services.image.patch(image_id, changes, token)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from kilonova.compute.api import api
 from kilonova.compute.projects import check_project
 from kilonova.compute.quotas import model, schemas
 from kilonova.compute.quotas.schemas import CURRENT_RESOURCES
+from kilonova.compute.quotas.source import find_source
 from kilonova.http import Context, Response, View, col
 from kilonova.http.errors import BadRequest
 from kilonova.http.parameter_types import is_true
+
+log = logging.getLogger(__name__)
 
 INTEGER = {"type": "integer"}
 _DETAIL_FIELDS = {
@@ -38,7 +42,8 @@ async def show(ctx: Context, project_id: str) -> Response:
     """Show the quota of a project, or of a user in it."""
     ctx.authorize(SHOW, {"project_id": project_id})
     await check_project(ctx, project_id)
-    limits = await model.limits(ctx.db, project_id, ctx.services.config, _user(ctx))
+    source = await find_source(ctx.services, project_id)
+    limits = await model.limits(ctx.db, project_id, source, _user(ctx))
     return Response({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
 
 
@@ -47,9 +52,9 @@ async def detail(ctx: Context, project_id: str) -> Response:
     """Show the quota and the usage of a project, or of a user in it."""
     ctx.authorize(DETAIL, {"project_id": project_id})
     await check_project(ctx, project_id)
-    user_id = _user(ctx)
-    limits = await model.limits(ctx.db, project_id, ctx.services.config, user_id)
-    used = await model.usage(ctx.db, project_id, user_id)
+    user_id, source = _user(ctx), await find_source(ctx.services, project_id)
+    limits = await model.limits(ctx.db, project_id, source, user_id)
+    used = await model.usage(ctx.db, project_id, source, user_id)
     rows = {name: {"limit": limit, "in_use": used.get(name, 0), "reserved": 0} for name, limit in limits.items()}
     return Response({"quota_set": ctx.render("quota detail", {"id": project_id, **rows})})
 
@@ -58,7 +63,7 @@ async def detail(ctx: Context, project_id: str) -> Response:
 async def defaults(ctx: Context, project_id: str) -> Response:
     """Show the default quota."""
     await check_project(ctx, project_id)
-    limits = await model.class_limits(ctx.db, model.DEFAULT_CLASS, ctx.services.config)
+    limits = await model.class_limits(ctx.db, model.DEFAULT_CLASS, await find_source(ctx.services, project_id))
     return Response({"quota_set": ctx.render("quota set", {"id": project_id, **limits})})
 
 
@@ -75,24 +80,30 @@ async def update(ctx: Context, project_id: str) -> Response:
     await check_project(ctx, project_id)
     body = dict(ctx.body["quota_set"])
     force = is_true(body.pop("force", False))
-    given, user_id, config = _as_integers(body), _user(ctx), ctx.services.config
+    given, user_id, source = _as_integers(body), _user(ctx), await find_source(ctx.services, project_id)
+    if source.unified is not None:
+        _log_ignored(f"the quota of project {project_id}")
+        return Response({"quota_set": ctx.render("new quota set", source.limits)})
     async with ctx.db.transaction() as tx:
         await tx.lock(f"quota:{project_id}")
         if not force:
-            _check_used(given, await model.usage(tx, project_id, user_id))
+            _check_used(given, await model.usage(tx, project_id, source, user_id))
         if user_id is None:
             await model.set_limits(tx, project_id, given)
         else:
             if not force:
-                _check_project_limits(given, await model.limits(tx, project_id, config))
+                _check_project_limits(given, await model.limits(tx, project_id, source))
             await model.set_user_limits(tx, project_id, user_id, given)
-        limits = await model.limits(tx, project_id, config, user_id)
+        limits = await model.limits(tx, project_id, source, user_id)
     return Response({"quota_set": ctx.render("new quota set", limits)})
 
 
 @api.route("DELETE", SET, policy=RULE + "delete", query=schemas.OF_USER, status=202)
 async def delete(ctx: Context, project_id: str) -> None:
     """Reset the quota of a project to the defaults, or that of a user to the project's."""
+    if ctx.services.config.quota.driver == "unified":
+        _log_ignored(f"the quota of project {project_id}")
+        return
     user_id = _user(ctx)
     async with ctx.db.transaction() as tx:
         await tx.lock(f"quota:{project_id}")
@@ -105,7 +116,7 @@ async def delete(ctx: Context, project_id: str) -> None:
 @api.route("GET", CLASS, policy=CLASS_RULE + "show", query={}, shows=("quota_class_set", "quota class", False))
 async def show_class(ctx: Context, name: str) -> Response:
     """Show a quota class; `default` applies to projects without limits of their own."""
-    limits = await model.class_limits(ctx.db, name, ctx.services.config)
+    limits = await model.class_limits(ctx.db, name, await find_source(ctx.services, ctx.token.project_id))
     return Response({"quota_class_set": ctx.render("quota class", {"id": name, **limits})})
 
 
@@ -120,10 +131,19 @@ async def show_class(ctx: Context, name: str) -> Response:
 async def update_class(ctx: Context, name: str) -> Response:
     """Change a quota class."""
     _check_class_name(name)
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
-        await model.set_class_limits(tx, name, _as_integers(ctx.body["quota_class_set"]))
-        limits = await model.class_limits(tx, name, ctx.services.config)
+        if source.unified is None:
+            await model.set_class_limits(tx, name, _as_integers(ctx.body["quota_class_set"]))
+        else:
+            _log_ignored(f"the quota class {name}")
+        limits = await model.class_limits(tx, name, source)
     return Response({"quota_class_set": ctx.render("new quota class", limits)})
+
+
+def _log_ignored(what: str) -> None:
+    """Changes succeed without an effect, so that tools that also set other quotas work with unified limits."""
+    log.warning("a change of %s was ignored: limits are unified, change them in Keystone", what)
 
 
 def _user(ctx: Context) -> str | None:

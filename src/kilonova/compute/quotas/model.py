@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
 
+from kilonova.compute.quotas import resource_classes
+from kilonova.compute.quotas.source import Source
 from kilonova.compute.servers import states
 from kilonova.http.errors import Forbidden
 from kilonova.store import Reader, Transaction
-
-if TYPE_CHECKING:
-    from kilonova.config import Config
+from kilonova.unified_limits import LIMIT_NAMES
 
 DEFAULT_CLASS = "default"
 COUNTED = ("instances", "cores", "ram")
-RESOURCES = (
-    *COUNTED,
-    "metadata_items",
-    "key_pairs",
-    "server_groups",
-    "server_group_members",
-    "injected_files",
-    "injected_file_content_bytes",
-    "injected_file_path_bytes",
-)
-# Limited by the network service. Old microversions can set and show these limits, which have no effect.
-NETWORK_RESOURCES = ("fixed_ips", "floating_ips", "security_groups", "security_group_rules")
+RESOURCES = tuple(LIMIT_NAMES)
 
 # Precedence: a user's own limit overrides the project's, which overrides the default class.
 _CLASS, _PROJECT, _USER = 0, 1, 2
@@ -52,7 +40,7 @@ _KEY_PAIRS = "SELECT COUNT(*) FROM keypairs WHERE user_id = $1"
 async def count_within_quota(
     tx: Transaction,
     project_id: str,
-    config: Config,
+    source: Source,
     each: Mapping[str, int],
     minimum: int = 1,
     maximum: int = 1,
@@ -65,15 +53,21 @@ async def count_within_quota(
     The user's own limits count, too. Other requests of the project wait until `tx` ends.
     """
     await tx.lock(f"quota:{project_id}")
-    of_project, of_user = await _project_and_user_limits(tx, project_id, user_id, config)
-    count = await _count_within_limits(tx, of_project, (project_id, None), each, minimum, maximum)
-    return await _count_within_limits(tx, of_user, (project_id, user_id), each, minimum, count) if of_user else count
+    if source.unified is not None:
+        limit = {resource: source.unified.limit(resource) for resource in each}
+        return await _count_within_limits(tx, limit, resource_classes.used, (project_id,), each, minimum, maximum)
+    of_project, of_user = await _project_and_user_limits(tx, project_id, user_id, source)
+    count = await _count_within_limits(tx, of_project, server_usage, (project_id,), each, minimum, maximum)
+    if not of_user:
+        return count
+    return await _count_within_limits(tx, of_user, server_usage, (project_id, user_id), each, minimum, count)
 
 
 async def _count_within_limits(
     tx: Transaction,
     limit: Mapping[str, int],
-    owner: tuple[str, str | None],
+    usage: Callable[..., Awaitable[Mapping[str, int]]],
+    owner: tuple[str | None, ...],
     each: Mapping[str, int],
     minimum: int,
     maximum: int,
@@ -81,43 +75,51 @@ async def _count_within_limits(
     limited = {resource: delta for resource, delta in each.items() if delta > 0 and limit.get(resource, -1) >= 0}
     if not limited:
         return maximum
-    used = await server_usage(tx, *owner)
-    counts = {resource: max(limit[resource] - used[resource], 0) // delta for resource, delta in limited.items()}
+    used = await usage(tx, *owner)
+    counts = {resource: max(limit[resource] - used.get(resource, 0), 0) // delta for resource, delta in limited.items()}
     exceeded = [resource for resource, count in counts.items() if count < minimum]
     if exceeded:
         requested = {resource: minimum * delta for resource, delta in limited.items()}
-        raise Forbidden(_exceeded_message(exceeded, requested, used, limit))
+        raise Forbidden(_exceeded_message(exceeded, requested, {**dict.fromkeys(exceeded, 0), **used}, limit))
     return min(maximum, *counts.values())
 
 
-async def limits(reader: Reader, project_id: str | None, config: Config, user_id: str | None = None) -> dict[str, int]:
+async def limits(reader: Reader, project_id: str | None, source: Source, user_id: str | None = None) -> dict[str, int]:
     """All limits of the project, or of a user in it; -1 is unlimited."""
-    of_project, of_user = await _project_and_user_limits(reader, project_id, user_id, config)
+    of_project, of_user = await _project_and_user_limits(reader, project_id, user_id, source)
     return of_project | of_user
 
 
 async def _project_and_user_limits(
-    reader: Reader, project_id: str | None, user_id: str | None, config: Config
+    reader: Reader, project_id: str | None, user_id: str | None, source: Source
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """All limits of the project, and the user's own limits."""
-    of_project, of_user = _config_limits(config), dict[str, int]()
+    """All limits of the project, and the user's own limits. Users have none among unified limits."""
+    of_project, of_user = dict(source.limits), dict[str, int]()
+    if source.unified is not None:
+        return of_project, of_user
     for row in await reader.fetch(_LIMITS, project_id or "", user_id or ""):
         limits = of_user if row["whose"] == _USER else of_project
         limits[row["resource"]] = row["hard_limit"]
     return of_project, of_user
 
 
-async def class_limits(reader: Reader, name: str, config: Config) -> dict[str, int]:
-    """The limits of a quota class; only the class `default` has an effect."""
-    found = _config_limits(config)
+async def class_limits(reader: Reader, name: str, source: Source) -> dict[str, int]:
+    """The limits of a quota class; only the class `default` has an effect. With unified limits all are the defaults."""
+    found = dict(source.limits)
+    if source.unified is not None:
+        return found | source.unified.defaults_of_api()
     for row in await reader.fetch("SELECT resource, hard_limit FROM quota_classes WHERE class_name = $1", name):
         found[row["resource"]] = row["hard_limit"]
     return found
 
 
-async def usage(reader: Reader, project_id: str, user_id: str | None = None) -> dict[str, int]:
+async def usage(reader: Reader, project_id: str, source: Source, user_id: str | None = None) -> dict[str, int]:
     """The usage of the project, or of a user in it."""
-    found = await server_usage(reader, project_id, user_id)
+    if source.unified is None:
+        found = await server_usage(reader, project_id, user_id)
+    else:
+        counted = await resource_classes.used(reader, project_id)
+        found = {resource: counted[LIMIT_NAMES[resource]] for resource in COUNTED}
     found["server_groups"] = int(await reader.fetch_value(_GROUPS, project_id, user_id))
     found["server_group_members"] = int(await reader.fetch_value(_MEMBERS, project_id, user_id) or 0)
     if user_id is not None:
@@ -136,11 +138,11 @@ async def server_usage(reader: Reader, project_id: str, user_id: str | None = No
     return {resource: int(row[resource]) for resource in COUNTED}
 
 
-async def is_user_limit_reached(reader: Reader, project_id: str, user_id: str, config: Config, resource: str) -> bool:
+async def is_user_limit_reached(reader: Reader, project_id: str, user_id: str, source: Source, resource: str) -> bool:
     """Whether the user's own limit, if there is one, is reached."""
-    _, of_user = await _project_and_user_limits(reader, project_id, user_id, config)
+    _, of_user = await _project_and_user_limits(reader, project_id, user_id, source)
     limit = of_user.get(resource, -1)
-    return limit >= 0 and (await usage(reader, project_id, user_id))[resource] >= limit
+    return limit >= 0 and (await usage(reader, project_id, source, user_id))[resource] >= limit
 
 
 async def set_limits(tx: Transaction, project_id: str, values: Mapping[str, int]) -> None:
@@ -182,11 +184,6 @@ async def reset(tx: Transaction, project_id: str) -> None:
 async def reset_user(tx: Transaction, project_id: str, user_id: str) -> None:
     """Reset the user to the project's limits."""
     await tx.execute("DELETE FROM user_quotas WHERE project_id = $1 AND user_id = $2", project_id, user_id)
-
-
-def _config_limits(config: Config) -> dict[str, int]:
-    found: dict[str, int] = {resource: getattr(config.quota, resource) for resource in RESOURCES}
-    return found | dict.fromkeys(NETWORK_RESOURCES, -1)
 
 
 def _exceeded_message(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kilonova.compute.quotas.model import NETWORK_RESOURCES, RESOURCES
+from kilonova.compute.quotas.model import RESOURCES
+from kilonova.compute.quotas.source import NETWORK_RESOURCES
 from kilonova.http import repeatable
 from kilonova.http.parameter_types import BOOLEAN, STRING, Schema, request_body
 

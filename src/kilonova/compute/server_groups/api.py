@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kilonova.compute.api import api
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import find_source
 from kilonova.compute.server_groups import model, schemas, views
 from kilonova.compute.server_groups.model import GroupWithMembers, ServerGroup
 from kilonova.http import Context, Response
@@ -44,11 +45,12 @@ async def create(ctx: Context) -> Response:
         max_server_per_host=_max_server_per_host(ctx),
         created_at=ctx.now,
     )
+    source = await find_source(ctx.services, ctx.token.project_id)
     async with ctx.db.transaction() as tx:
-        project_id, user_id, config = ctx.token.project_id, ctx.token.user_id, ctx.services.config
-        limit = (await quotas.limits(tx, project_id, config))["server_groups"]
+        project_id, user_id = ctx.token.project_id, ctx.token.user_id
+        limit = (await quotas.limits(tx, project_id, source))["server_groups"]
         full = 0 <= limit <= await model.count(tx, project_id)
-        if full or await quotas.is_user_limit_reached(tx, project_id, user_id, config, "server_groups"):
+        if full or await quotas.is_user_limit_reached(tx, project_id, user_id, source, "server_groups"):
             raise Forbidden("Quota exceeded, too many server groups.")
         await model.create(tx, group)
     return Response({"server_group": ctx.render("server group", GroupWithMembers(group, []))})

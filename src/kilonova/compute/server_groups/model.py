@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import Source
 from kilonova.compute.servers import states
 from kilonova.http.errors import Forbidden
 from kilonova.scheduler.request import GroupRule
@@ -15,7 +16,7 @@ from kilonova.store.insert import insert_row
 from kilonova.store.records import Record
 
 if TYPE_CHECKING:
-    from kilonova.config import Config
+    pass
 
 AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
 SOFT = ("soft-affinity", "soft-anti-affinity")
@@ -120,14 +121,14 @@ async def lock_members(tx: Transaction, group_id: str) -> None:
 
 
 async def count_within_quota(
-    tx: Transaction, group_id: str, project_id: str, user_id: str, config: Config, minimum: int, maximum: int
+    tx: Transaction, group_id: str, project_id: str, user_id: str, source: Source, minimum: int, maximum: int
 ) -> int:
     """The number of servers that may join, at most `maximum`; 403 if it is less than `minimum`.
 
     A user's own limit applies to the user's servers in the group.
     """
     for owner in (None, user_id):
-        limit = (await quotas.limits(tx, project_id, config, owner))["server_group_members"]
+        limit = (await quotas.limits(tx, project_id, source, owner))["server_group_members"]
         if limit < 0:
             continue
         members = int(await tx.fetch_value(_COUNT, group_id, owner))

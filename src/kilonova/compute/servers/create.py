@@ -22,6 +22,7 @@ from kilonova.compute.keypairs.model import KeyPair
 from kilonova.compute.operations.boot import WITH_VOLUMES, Boot, BootParams
 from kilonova.compute.operations.steps import plugged
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import Source, find_source
 from kilonova.compute.server_groups import model as groups
 from kilonova.compute.server_tags import model as tags
 from kilonova.compute.servers import (
@@ -36,6 +37,7 @@ from kilonova.compute.servers import (
 from kilonova.compute.servers.scheduling import Destination, group_of
 from kilonova.compute.servers.server import EmbeddedFlavor, File, Server
 from kilonova.compute.volume_attachments.checks import check_not_attached_elsewhere
+from kilonova.compute.volume_checks import zone_for_volumes
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
 from kilonova.http.parameter_types import is_true, normalize_address
@@ -60,6 +62,7 @@ class Prepared:
     template: Server
     least: int
     most: int
+    quota: Source
     # Quota usage of one server.
     each: dict[str, int]
     # Parameters of the boot operations.
@@ -132,17 +135,20 @@ async def prepare(ctx: Context) -> Prepared:
     trusted_certificates.check(ctx, trusted, trusted_certificates.CREATE, volume_backed=disks.image_id is None)
     key = await find_key(ctx, body.get("key_name"))
     pin, destination = await requested_destination.requested_destination(ctx, body)
+    pin = zone_for_volumes(ctx, disks.volumes, pin)
     nics = await requested_networks.resolve(ctx, body["networks"])
     if most > 1 and any(nic.port or nic.fixed_ip for nic in nics):
         raise BadRequest("Unable to launch multiple instances with a single configured port or fixed IP.")
     security_groups = await _security_groups(ctx, body.get("security_groups", []))
     await check_metadata(ctx, body.get("metadata", {}))
     await personality.check(ctx, body.get("personality", []))
+    quota = await find_source(ctx.services, ctx.token.project_id)
     return Prepared(
         template=_template(ctx, flavor, disks, key, pin),
         least=least,
         most=most,
-        each={"instances": 1, "cores": flavor.vcpus, "ram": flavor.ram},
+        quota=quota,
+        each=quota.needed(flavor, disks.image_properties, root_disk=disks.image_id is not None),
         params=BootParams(
             networks=nics,
             security_groups=security_groups,
@@ -166,14 +172,12 @@ def new_password() -> str:
 async def build_servers(ctx: Context, tx: Transaction, prepared: Prepared) -> list[Server]:
     """As many servers as quota and server group allow. Locks the project's quota until `tx` ends."""
     project_id, user_id = prepared.template.project_id, prepared.template.user_id
-    config, least = ctx.services.config, prepared.least
-    count = await quotas.count_within_quota(
-        tx, project_id, config, prepared.each, least, prepared.most, user_id=user_id
-    )
+    quota, least = prepared.quota, prepared.least
+    count = await quotas.count_within_quota(tx, project_id, quota, prepared.each, least, prepared.most, user_id=user_id)
     if prepared.group_id is not None:
         await groups.lock_members(tx, prepared.group_id)
         await _group(ctx, tx, prepared.group_id)
-        count = await groups.count_within_quota(tx, prepared.group_id, project_id, user_id, config, least, count)
+        count = await groups.count_within_quota(tx, prepared.group_id, project_id, user_id, quota, least, count)
     return [_numbered(ctx, prepared.template, place, count) for place in range(count)]
 
 
@@ -306,10 +310,14 @@ async def _security_groups(ctx: Context, requested: list[dict[str, str]]) -> lis
     return names
 
 
-async def check_metadata(ctx: Context, metadata: dict[str, str], reader: Reader | None = None) -> None:
-    if not metadata:
-        return
-    limits = await quotas.limits(reader or ctx.db, ctx.token.project_id, ctx.services.config, ctx.token.user_id)
+async def check_metadata(ctx: Context, metadata: dict[str, str]) -> None:
+    if metadata:
+        source = await find_source(ctx.services, ctx.token.project_id)
+        await check_metadata_within(ctx, ctx.db, source, metadata)
+
+
+async def check_metadata_within(ctx: Context, reader: Reader, source: Source, metadata: dict[str, str]) -> None:
+    limits = await quotas.limits(reader, ctx.token.project_id, source, ctx.token.user_id)
     most = limits["metadata_items"]
     if 0 <= most < len(metadata):
         raise Forbidden(f"Quota exceeded for metadata items: {len(metadata)} given, {most} allowed")

@@ -37,8 +37,8 @@ def check_active(image: Image) -> None:
 
 
 def check_data(image: Image) -> None:
-    """Check that the image has data; an image of a volume-backed server has none."""
-    if not image.size:
+    """Check that the image has data; an image of a volume-backed server has none. A null size is an unknown one."""
+    if image.size == 0:
         raise BadRequest(f"Image {image.id} has no data to build a disk from.")
 
 

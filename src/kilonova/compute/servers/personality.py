@@ -9,6 +9,7 @@ import base64
 from collections.abc import Sequence
 
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import find_source
 from kilonova.http import Context
 from kilonova.http.errors import Forbidden
 from kilonova.http.parameter_types import STRING, Schema, closed_object
@@ -25,7 +26,8 @@ async def check(ctx: Context, files: RequestedFiles) -> None:
     """Check number, paths and contents of the files against the quota."""
     if not files:
         return
-    limits = await quotas.limits(ctx.db, ctx.token.project_id, ctx.services.config, ctx.token.user_id)
+    source = await find_source(ctx.services, ctx.token.project_id)
+    limits = await quotas.limits(ctx.db, ctx.token.project_id, source, ctx.token.user_id)
     paths = max(len(file["path"].encode()) for file in files)
     contents = max(len(base64.b64decode(file["contents"])) for file in files)
     for resource, requested, error in (

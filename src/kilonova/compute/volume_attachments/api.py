@@ -14,6 +14,7 @@ from kilonova.compute.operations.steps.volumes import DeviceParams
 from kilonova.compute.servers import action_checks, model, states
 from kilonova.compute.servers.server import Server
 from kilonova.compute.volume_attachments import checks, schemas, swap, views
+from kilonova.compute.volume_checks import check_not_encrypted, check_zone
 from kilonova.compute.volume_messages import failure_reason
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, Forbidden, NotFound
@@ -148,6 +149,8 @@ async def _check_attachable(
         raise checks.invalid(f"volume {volume.id} is already attached to instance {server.id}.")
     checks.check_available(ctx, volume, failure_reason)
     checks.check_server(server, volume, tag)
+    check_not_encrypted(volume)
+    await check_zone(ctx, tx, server, volume)
     await checks.check_not_attached_elsewhere(tx, server.id, volume.id, multiattach=volume.multiattach)
 
 

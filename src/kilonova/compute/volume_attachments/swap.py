@@ -8,6 +8,7 @@ from kilonova.compute.operations.swap_volume import NewVolume, SwapVolume, SwapV
 from kilonova.compute.servers import action_checks
 from kilonova.compute.servers.server import Server
 from kilonova.compute.volume_attachments import checks
+from kilonova.compute.volume_checks import check_not_encrypted, check_zone
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict, NotFound
 from kilonova.http.parameter_types import is_true
@@ -31,6 +32,7 @@ async def swap(ctx: Context, server_id: str, volume_id: str, requested: dict[str
     _check(ctx, old, new)
     async with ctx.db.transaction() as tx:
         server, device = await _lock_ready_server(ctx, tx, server_id, volume_id)
+        await check_zone(ctx, tx, server, new)
         await checks.check_not_attached_elsewhere(tx, server_id, new.id, multiattach=new.multiattach)
         if "delete_on_termination" in requested:
             await devices.set_delete_on_termination(tx, device.uuid, is_true(requested["delete_on_termination"]))
@@ -58,5 +60,6 @@ def _check(ctx: Context, old: Volume | None, new: Volume) -> None:
     if new.status != "available":
         raise checks.invalid("Volume must be detached in order to swap.")
     checks.check_available(ctx, new)
+    check_not_encrypted(new)
     if new.size < old.size:
         raise checks.invalid("New volume must be the same size or larger.")

@@ -139,6 +139,12 @@ class ImageTooLarge(DriverError):
     kind = "image refused"
 
 
+class ImageBusy(DriverError):
+    """The image has no data, and another upload to it has not ended, or has ended just now."""
+
+    kind = "image busy"
+
+
 class ImageReplaced(DriverError):
     """The data of an image does not have the expected hash."""
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import structs
 
 from kilonova.hosts.messages.base import Message
+from kilonova.hosts.messages.networks import WiredSubnet
 
 Power = Literal["running", "shutdown", "paused", "suspended", "crashed"]
 ShareKind = Literal["directory", "nfs"]
@@ -49,6 +50,8 @@ class Nic(Message, frozen=True, kw_only=True):
     vnic_type: str = ""
     # In bytes; 0 if it is unknown.
     mtu: int = 0
+    # Those of a real Neutron's port, for the guest's metadata. Without them the guest is told to use DHCP.
+    subnets: list[WiredSubnet] = []
 
     def __repr__(self) -> str:
         return f"Nic(port_id={self.port_id!r})"
@@ -160,7 +163,7 @@ class Guest(Message, frozen=True, kw_only=True):
         # Agents of older releases do not store the hash.
         image = self.image and structs.replace(self.image, hash="")
         # A port keeps its identity when it is bound again.
-        nics = [structs.replace(nic, vif_type="", vif_details={}, vnic_type="", mtu=0) for nic in self.nics]
+        nics = [structs.replace(nic, vif_type="", vif_details={}, vnic_type="", mtu=0, subnets=[]) for nic in self.nics]
         return self.id, self.flavor, image, self.volume_properties, nics, volumes, self.local_disks
 
 

@@ -42,6 +42,7 @@ ErrorKind = Literal[
     "not running",  # the verb needs a running guest
     "no display",  # of the requested type
     "image refused",  # the image service does not store the data: a quota or limit
+    "image busy",  # another upload to the image has not ended
     "image replaced",  # the image has other data than the control plane says
     "stale epoch",
     "wrong host",

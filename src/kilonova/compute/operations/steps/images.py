@@ -10,11 +10,13 @@ from msgspec import Struct
 
 from kilonova import image_hash
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.host_calls import call
+from kilonova.compute.host_calls import HostCallFailed, call, is_refused_too_often
 from kilonova.compute.operations.steps.server import image_transfer, server_of
 from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages.verbs import Snapshot
-from kilonova.image.client import ATTRIBUTES, Image, ImageError
+from kilonova.hosts.transport import ImageBusy
+from kilonova.identity.client import RoleMissing
+from kilonova.image.client import Image, ImageError, is_property
 from kilonova.operations import Failed, Operation, Step, StepResult, TransientError, begin, get_kind
 from kilonova.services import Services
 from kilonova.store import Transaction
@@ -28,7 +30,7 @@ HOUR_SECONDS = 3600.0
 # Formats in which a host can write a disk. A disk of any other format is written raw.
 _DISK_FORMATS = frozenset({"raw", "qcow2", "vhd", "vhdx", "vmdk", "vdi", "ploop"})
 # Properties of the base image's own data, which its snapshots do not inherit.
-_OF_BASE_IMAGE = ("img_signature", "os_glance", "cache_in_nova", "bittorrent", "signature_verified")
+_OF_BASE_IMAGE = ("img_signature", "cinder_encryption_key", "cache_in_nova", "bittorrent", "signature_verified")
 
 
 class DeleteImageParams(Struct, frozen=True):
@@ -93,6 +95,8 @@ async def make(op: Operation, server: Server, name: str, properties: Mapping[str
         await create(op.services, image_id, server, name, properties)
     except ImageError as error:
         raise Failed(f"The image service refused the image: {error}") from error
+    except RoleMissing as error:
+        raise Failed("Images cannot be made for servers of this project.", fault=str(error)) from error
     return image_id
 
 
@@ -113,8 +117,12 @@ async def fill(op: Operation) -> str | None:
         if not await is_filled(op, image_id):
             data = image_transfer(op, image_id, server.host_name, "PUT")
             await call(op, server.host_name, SNAPSHOT.name, Snapshot(guest_id=server.id, data=data))
-    except Failed:
+    except HostCallFailed as failure:
         if not await is_filled(op, image_id):
+            if isinstance(failure.outcome, ImageBusy) and not await is_refused_too_often(op):
+                # The image service may not have seen yet that an earlier upload was cut off. At a Glance that was
+                # killed meanwhile it never ends.
+                raise TransientError("an earlier upload of the snapshot has not ended") from failure
             raise
     return (await find(op, image_id)).hash or None
 
@@ -122,8 +130,11 @@ async def fill(op: Operation) -> str | None:
 async def create(
     services: Services, image_id: str, server: Server, name: str, properties: Mapping[str, str] = {}
 ) -> None:
-    """Create the image with these properties and those inherited from the server's image. Idempotent."""
-    token = await services.identity.token()
+    """Create the image with these properties and those inherited from the server's image. Idempotent.
+
+    Raises ImageError, Unreachable and IdentityError.
+    """
+    token = await services.image.owner_token(services.identity, server.project_id)
     try:
         await services.image.create({"id": image_id, **_described(server, name, properties)}, token)
     except ImageError as error:
@@ -187,7 +198,7 @@ def snapshot_id(operation_id: str) -> str:
 def _described(server: Server, name: str, properties: Mapping[str, str]) -> dict[str, object]:
     """The image's attributes: its owner, and the properties that a server needs to boot from it."""
     base = server.image_properties
-    kept = {key: value for key, value in base.items() if key not in ATTRIBUTES and not key.startswith(_OF_BASE_IMAGE)}
+    kept = {key: value for key, value in base.items() if is_property(key) and not key.startswith(_OF_BASE_IMAGE)}
     disk_format = base.get("disk_format", "raw")
     return {
         **kept,
@@ -197,9 +208,7 @@ def _described(server: Server, name: str, properties: Mapping[str, str]) -> dict
         "instance_uuid": server.id,
         "user_id": server.user_id,
         **({"base_image_ref": server.image_id} if server.image_id else {}),
-        **{
-            key: value for key, value in properties.items() if key not in ATTRIBUTES and not key.startswith("os_glance")
-        },
+        **{key: value for key, value in properties.items() if is_property(key)},
         "name": name[:NAME_LENGTH],
         "owner": server.project_id,
         "visibility": "private",

@@ -16,7 +16,9 @@ from kilonova.compute import volume_messages
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.operations.steps import images, volumes
-from kilonova.compute.operations.steps.server import fence
+from kilonova.compute.operations.steps.server import fence, server_of
+from kilonova.compute.servers import model
+from kilonova.compute.volume_checks import encryption_error
 from kilonova.identity.client import Auth, IdentityError
 from kilonova.operations import Failed, Operation, StepResult
 from kilonova.volume.client import Volume, VolumeError
@@ -57,15 +59,34 @@ async def create(op: Operation, image_hashes: Mapping[str, str] = {}) -> Created
 
 async def are_ready(op: Operation) -> bool | None:
     """Reserve created volumes that are available. Returns True if all are, else None."""
-    done = True
-    for device in await _requested(op):
+    done, requested = True, await _requested(op)
+    for device in requested:
         if device.attachment_id is not None:
             continue
         if await _is_available(op, device.volume):
             await volumes.reserve(op, device)
         else:
             done = False
+    if done and requested and not op.services.config.volume.cross_az_attach:
+        await _keep_zone(op, requested)
     return True if done else None
+
+
+async def _keep_zone(op: Operation, requested: list[BlockDevice]) -> None:
+    """Pin the server to the zone of its volumes. Raises Failed if a volume is in another one."""
+    pinned, auth = (await server_of(op)).pinned_zone, await op.services.identity.auth()
+    zone = pinned
+    for device in requested:
+        async with volumes.volume_errors():
+            volume = await op.services.volume.show(device.volume, auth)
+        where = volume.availability_zone if volume is not None else zone
+        zone = zone or where
+        if where != zone:
+            raise Failed(f"Volume {device.volume} is in availability zone {where}, and the server must be in {zone}.")
+    if zone != pinned:
+        async with op.db.transaction() as tx:
+            await model.set_pinned_zone(tx, str(op.server_id), zone)
+            await fence(op, tx)
 
 
 async def delete_created(op: Operation) -> None:
@@ -115,7 +136,14 @@ def _is_created(device: BlockDevice) -> bool:
 async def _create(op: Operation, device: BlockDevice, recorded_hash: str | None) -> None:
     async with volumes.volume_errors():
         found = await _find_created(op, device)
-        volume = found[0] if found else await op.services.volume.create(_request(device), await _owner(op))
+        if found:
+            volume = found[0]
+        else:
+            request = _request(device) | await _requested_zone(op)
+            volume = await op.services.volume.create(request, await _owner(op))
+    if volume.encrypted:
+        # Undoing the step finds the volume by its metadata and deletes it.
+        raise Failed(encryption_error(volume.id))
     if device.source_id is not None:
         # This check follows the request, because the volume service keeps the hash that the image had then.
         await images.check_unchanged(op, device.source_id, recorded_hash)
@@ -130,6 +158,14 @@ async def _owner(op: Operation) -> Auth:
         return await op.services.identity.auth(op.project_id)
     except IdentityError as error:
         raise Failed("Volumes cannot be made for servers of this project.", fault=str(error)) from error
+
+
+async def _requested_zone(op: Operation) -> dict[str, object]:
+    """The pinned zone of the server, if its volumes must be there."""
+    if op.services.config.volume.cross_az_attach:
+        return {}
+    zone = (await server_of(op)).pinned_zone
+    return {"availability_zone": zone} if zone else {}
 
 
 def _request(device: BlockDevice) -> dict[str, object]:

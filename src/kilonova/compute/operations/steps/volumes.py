@@ -31,14 +31,16 @@ from kilonova.hosts.transport import HostCallError
 from kilonova.identity.client import Auth
 from kilonova.operations import Failed, Operation, TransientError
 from kilonova.store import Reader
-from kilonova.volume.client import Attachment, VolumeError
+from kilonova.volume.client import Attachment, Volume, VolumeError
 
 Connector = dict[str, object]
 """What the volume service must know of a host to connect it."""
 # Status of an attachment without a connector, and of a completed one.
 RESERVED, ATTACHED = "reserved", "attached"
-# Temporary status of a volume in use, in which the volume service refuses attachments.
+# Temporary statuses of a volume in use, in which the volume service refuses attachments.
 BUSY = frozenset({"extending", "uploading", "downloading", "retyping", "backing-up"})
+# Temporary statuses of a multiattach volume while another server attaches or detaches it.
+BUSY_ELSEWHERE = frozenset({"reserved", "attaching", "detaching"})
 
 
 class NamesDevice(Protocol):
@@ -298,13 +300,17 @@ async def _create(op: Operation, device: BlockDevice, auth: Auth, connector: Con
         return await volume.create_attachment(volume_id, str(op.server_id), auth, connector, device=name)
     except VolumeError as refusal:
         found = await volume.show(volume_id, auth)
-        if found is not None and found.status in BUSY:
+        if found is not None and _is_busy(found):
             raise TransientError(str(refusal)) from refusal
         if found is not None and found.status.startswith("error"):
             raise await volume_messages.failure_with_message(
                 op, volume_id, f"The volume service refused: {refusal}"
             ) from refusal
         raise
+
+
+def _is_busy(volume: Volume) -> bool:
+    return volume.status in BUSY or (volume.multiattach and volume.status in BUSY_ELSEWHERE)
 
 
 async def _complete(op: Operation, attachment_id: str, auth: Auth) -> None:

@@ -87,5 +87,5 @@ async def create_early(ctx: Context, operation_id: str, server: Server, params: 
         await images.create(ctx.services, image_id, server, params.name, params.metadata)
         if await ctx.db.fetch_value("SELECT state FROM operations WHERE id = $1", operation_id) in _FAILING:
             await ctx.services.image.delete(image_id, await ctx.services.identity.token())
-    except (Refused, Unreachable) as error:
+    except (Refused, Unreachable, IdentityError) as error:
         log.warning("image %s cannot be shown yet: %s", image_id, error)

@@ -11,6 +11,7 @@ from kilonova.compute.operations.restore import Restore, RestoreParams
 from kilonova.compute.operations.soft_delete import SoftDelete, SoftDeleteParams
 from kilonova.compute.operations.steps import power
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import find_source_of_server
 from kilonova.compute.server_shares import model as server_shares
 from kilonova.compute.servers import action_checks, model, states
 from kilonova.compute.servers.server import Server
@@ -87,10 +88,11 @@ async def force_delete(ctx: Context, server_id: str) -> Response:
 @api.action("restore", body=ANYTHING, checks=[RULE + "restore"], status=202)
 async def restore(ctx: Context, server_id: str) -> Response:
     """Restore a soft-deleted server."""
+    source = await find_source_of_server(ctx, server_id)
     async with ctx.db.transaction() as tx:
         server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE + "restore", transition="restore")
-        each = {"instances": 1, "cores": server.vcpus, "ram": server.ram}
-        await quotas.count_within_quota(tx, server.project_id, ctx.services.config, each, user_id=server.user_id)
+        each = source.needed(server.flavor, server.image_properties, root_disk=not server.is_volume_backed)
+        await quotas.count_within_quota(tx, server.project_id, source, each, user_id=server.user_id)
         await action_checks.begin_operation(ctx, tx, server, Restore, RestoreParams(await _was_rescued(tx, server_id)))
     return Response()
 

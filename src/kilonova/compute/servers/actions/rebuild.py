@@ -197,7 +197,7 @@ async def _check_replaceable(ctx: Context, server: Server, volume: Volume, image
             f" {TRAIT}."
         )
     try:
-        await ctx.services.volume.check_version(REIMAGE_VERSION)
+        await ctx.services.volume.check_version(REIMAGE_VERSION, await ctx.services.identity.auth())
     except VolumeServiceTooOld as error:
         raise Conflict(str(error)) from None
 

@@ -14,6 +14,7 @@ from kilonova.compute.operations.revert_resize import RevertResize
 from kilonova.compute.operations.steps import plugged, power
 from kilonova.compute.operations.steps.move import EndResizeParams
 from kilonova.compute.quotas import model as quotas
+from kilonova.compute.quotas.source import Source, find_source_of_server
 from kilonova.compute.servers import action_checks, model
 from kilonova.compute.servers.create import check_needs
 from kilonova.compute.servers.schemas import DISK_CONFIG, FLAVOR_REF
@@ -32,11 +33,11 @@ RESIZE_BODY: Schema = closed_object({"flavorRef": FLAVOR_REF, "OS-DCF:diskConfig
 @api.action("resize", body=RESIZE_BODY, checks=[RULE + "resize"], status=202, dry_run=True)
 async def resize(ctx: Context, server_id: str) -> Response:
     """Resize a server to another flavor."""
-    requested = ctx.body["resize"]
+    requested, source = ctx.body["resize"], await find_source_of_server(ctx, server_id)
     async with ctx.db.transaction() as tx:
         server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE + "resize", transition="resize")
         flavor = await _new_flavor(ctx, tx, server, str(requested["flavorRef"]))
-        await _check_quota(ctx, tx, server, flavor.embed())
+        await _check_quota(tx, source, server, flavor.embed())
         params = ResizeParams(
             flavor=flavor.embed(),
             same_host=ctx.services.config.compute.resize_on_same_host,
@@ -104,13 +105,14 @@ async def revert(ctx: Context, server_id: str) -> Response:
 async def _confirm_or_revert(
     ctx: Context, server_id: str, operation: type[Operation[EndResizeParams]], *, rule: str, transition: str
 ) -> Response:
+    source = await find_source_of_server(ctx, server_id)
     async with ctx.db.transaction() as tx:
         server = await action_checks.find_ready(ctx, tx, server_id, rule=rule, transition=transition)
         move = await moves.find_unconfirmed(tx, server_id)
         if move is None:
             raise BadRequest("Instance has not been resized.")
         if operation is RevertResize:
-            await _reserve_quota(ctx, tx, server, move.old_flavor.embedded)
+            await _reserve_quota(ctx, tx, source, server, move.old_flavor.embedded)
         if not dry_run.is_requested(ctx):
             params = EndResizeParams(move.operation_id, power.shutdown_grace(server))
             without = plugged.steps_to_skip(ctx.services) if operation is RevertResize else frozenset()
@@ -119,9 +121,9 @@ async def _confirm_or_revert(
     return await dry_run.plan_response(ctx, model.target(server), [])
 
 
-async def _reserve_quota(ctx: Context, tx: Transaction, server: Server, old: EmbeddedFlavor) -> None:
+async def _reserve_quota(ctx: Context, tx: Transaction, source: Source, server: Server, old: EmbeddedFlavor) -> None:
     """Check the quota for the flavor before the resize. The larger of both flavors counts until the revert ends."""
-    await _check_quota(ctx, tx, server, old)
+    await _check_quota(tx, source, server, old)
     if not dry_run.is_requested(ctx):
         await model.set_quota_usage(tx, server.id, old, server.flavor)
 
@@ -146,6 +148,7 @@ async def _new_flavor(ctx: Context, tx: Transaction, server: Server, reference: 
     return flavor
 
 
-async def _check_quota(ctx: Context, tx: Transaction, server: Server, flavor: EmbeddedFlavor) -> None:
-    more = {"cores": flavor.vcpus - server.vcpus, "ram": flavor.ram - server.ram}
-    await quotas.count_within_quota(tx, server.project_id, ctx.services.config, more, user_id=server.user_id)
+async def _check_quota(tx: Transaction, source: Source, server: Server, flavor: EmbeddedFlavor) -> None:
+    root_disk = not server.is_volume_backed
+    more = source.more_needed(server.flavor, flavor, server.image_properties, root_disk=root_disk)
+    await quotas.count_within_quota(tx, server.project_id, source, more, user_id=server.user_id)

@@ -12,6 +12,7 @@ from kilonova.compute.operations.steps import plugged, power
 from kilonova.compute.operations.unshelve import Unshelve, UnshelveInPlace, UnshelveParams
 from kilonova.compute.servers import action_checks, model, schemas, states
 from kilonova.compute.servers.server import Server
+from kilonova.compute.volume_checks import check_new_zone
 from kilonova.compute.zones import model as zones
 from kilonova.http import Context, Response
 from kilonova.http.errors import BadRequest, Conflict
@@ -81,4 +82,5 @@ async def _params(ctx: Context, reader: Reader, server: Server) -> UnshelveParam
         await action_checks.check_host(reader, host)
         if pin is not None and (await zones.zone_of_hosts(reader, [host], default))[host] != pin:
             raise Conflict(f"Host {host} is not in the availability zone {pin}.")
+    await check_new_zone(ctx, reader, server, pin)
     return UnshelveParams(host, body.get("availability_zone", UNSET))

@@ -15,7 +15,7 @@ from msgspec import structs
 from kilonova import clock
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DifferentGuest, DriverError, NoSuchSlot
-from kilonova.hosts.drivers.libvirt import disks, lifecycle, move_tickets, power, programs, qemu_img
+from kilonova.hosts.drivers.libvirt import disks, lifecycle, move_tickets, plug, power, programs, qemu_img
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt import migration_records as records
 from kilonova.hosts.drivers.libvirt.disk_transfer import Peer, fetch_base_image
@@ -79,9 +79,13 @@ async def discard(hv: Hypervisor, guest_id: str, slot: str) -> None:
     directory = hv.layout.guest_directory(guest_id)
     if records.find_incoming(hv, guest_id, slot) is None:
         return  # the guest has arrived, so the slot is empty
+    await hv.volumes.connections.disconnect_all(guest_id)
     prepared = records.read_record(directory / records.INCOMING_FILE, records.IncomingGuest)
     if prepared is not None and prepared.slot == slot:
         await records.remove_directory(hv, directory)
+    guest = hv.find_spec(guest_id, slot)
+    if guest is not None:
+        await plug.unplug(hv, guest, guest.nics)
     await records.remove_directory(hv, hv.layout.slot_directory(guest_id, slot))
 
 

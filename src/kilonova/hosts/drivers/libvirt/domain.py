@@ -7,8 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import flavor_quotas, shares
+from kilonova.hosts.drivers.libvirt import flavor_quotas, shares, vif
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.hardware import Hardware, guest_hardware
 from kilonova.hosts.messages import Disk, Guest, Nic
@@ -57,7 +56,7 @@ def domain_element(hv: Hypervisor, guest: Guest, *, files: Sequence[DiskFile] | 
         _text(domain, event, action)
     devices = ET.SubElement(domain, "devices")
     devices.extend(_disks(hv, guest, machine, files, attached))
-    devices.extend(nic_element(hv, guest, nic) for nic in guest.nics)
+    devices.extend([nic_element(hv, guest, nic) for nic in guest.nics])
     devices.extend(shares.elements(hv, guest))
     devices.extend(_controllers(devices, machine))
     devices.extend(_other_devices(hv, guest, machine))
@@ -83,18 +82,20 @@ def choose_target(device: str, bus: str, taken: Iterable[str]) -> str:
 
 
 def nic_element(hv: Hypervisor, guest: Guest, nic: Nic) -> ET.Element:
-    """The interface of a port, on the bridge of its network."""
-    if hv.networks is None:
-        raise DriverError(f"{hv.host} provides no networks for guests: bridges.enabled is off")
+    """The interface of a port, connected as Neutron has bound it, or to the built-in bridge of its network."""
     machine = guest_hardware(hv.config.libvirt, guest)
     interface = ET.Element("interface", type="bridge")
     ET.SubElement(interface, "mac", address=nic.mac)
-    ET.SubElement(interface, "source", bridge=hv.networks.bridge_of(nic.network_id))
-    ET.SubElement(interface, "target", dev=hv.networks.tap_of(nic.port_id))
     ET.SubElement(interface, "model", type=machine.nic_model)
     if machine.queues > 1:
         ET.SubElement(interface, "driver", queues=str(machine.queues))
-    ET.SubElement(interface, "mtu", size=str(hv.networks.mtu_of(nic.network_id)))
+    if nic.vif_type:
+        vif.connect(interface, vif.read(nic), machine.nic_model)
+    else:
+        networks = hv.built_in_networks()
+        ET.SubElement(interface, "source", bridge=networks.bridge_of(nic.network_id))
+        ET.SubElement(interface, "target", dev=networks.tap_of(nic.port_id))
+        ET.SubElement(interface, "mtu", size=str(networks.mtu_of(nic.network_id)))
     flavor_quotas.apply_to_nic(interface, guest)
     ET.SubElement(interface, "alias", name=nic_alias(nic.port_id))
     return interface

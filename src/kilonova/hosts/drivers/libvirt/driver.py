@@ -69,7 +69,7 @@ class LibvirtDriver:
         self.hypervisor = hv = Hypervisor(host, config, Connection(config.libvirt.uri), layout)
         hv.images = ImageCache(layout.base, images, config.reserved_disk_gb)
         hv.volumes = Volumes(hv)
-        if config.bridges.enabled:
+        if config.builds_networks:
             hv.networks = HostNetworks(config, host, config.data_dir / "networks", hv.find_spec)
             hv.networks.store_password = lambda guest, password: encrypted_password.store(hv, guest, password)
             hv.networks.addresses = lambda guest_id: devices.read_addresses(hv, guest_id)
@@ -269,7 +269,7 @@ class LibvirtDriver:
         return await guest_info.diagnostics(self.hypervisor, guest_id)
 
     async def get_connector(self) -> dict[str, Any]:
-        return facts.connector(self.hypervisor)
+        return await facts.connector(self.hypervisor)
 
     async def apply_network(self, plan: NetworkPlan) -> None:
         if self.hypervisor.networks is None:

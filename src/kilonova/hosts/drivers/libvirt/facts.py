@@ -89,16 +89,16 @@ def peer_addresses(hv: Hypervisor) -> dict[str, str]:
     return {purpose: address for purpose, address in found.items() if address}
 
 
-def connector(hv: Hypervisor) -> dict[str, Any]:
+async def connector(hv: Hypervisor) -> dict[str, Any]:
     """The volume connector. `kilonova_nbd`: this host's QEMU connects to volumes over NBD."""
     return {
         "host": hv.host,
         "ip": hv.config.agent.address,
-        "initiator": f"iqn.2026-01.dev.kilonova:{hv.host}",
         "platform": os.uname().machine,
         "os_type": "linux",
         "multipath": False,
         "kilonova_nbd": True,
+        **await hv.volumes.connections.properties(),
     }
 
 

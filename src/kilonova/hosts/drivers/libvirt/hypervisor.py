@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from kilonova.hosts import messages
 from kilonova.hosts.drivers.base import DriverError, MissingGuest
-from kilonova.hosts.drivers.libvirt import encrypted_password, shares
+from kilonova.hosts.drivers.libvirt import encrypted_password, plug, shares, vif
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt.connection import Connection
 from kilonova.hosts.drivers.libvirt.layout import Layout
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from kilonova.hosts.drivers.libvirt.images import ImageCache
     from kilonova.hosts.drivers.libvirt.networks.host_networks import HostNetworks
     from kilonova.hosts.drivers.libvirt.volumes import Volumes
+
+log = logging.getLogger(__name__)
 
 DOMAIN_PREFIX = "kn-"
 
@@ -57,8 +60,9 @@ class Hypervisor:
     def find_spec(self, guest_id: str, slot: str = "") -> Guest | None:
         """The spec of the guest or of the one in the slot; None if there is none or another host owns it."""
         directory = self.layout.directory(guest_id, slot)
-        if not self.owns(guest_id, slot):
-            return None
+        return self._read_spec(directory) if self.owns(guest_id, slot) else None
+
+    def _read_spec(self, directory: Path) -> Guest | None:
         try:
             return messages.decode_guest((directory / names.SPEC).read_bytes())
         except FileNotFoundError:
@@ -148,13 +152,18 @@ class Hypervisor:
         await devices.record_addresses(self, guest)
 
     async def wait_for_networks(self, guest: Guest) -> list[WiredNetwork]:
-        """Wait until the host has the guest's networks, and return them. Raises DriverError."""
-        ports = [nic.port_id for nic in guest.nics]
-        if not ports:
-            return []
+        """Wait until the host has the guest's built-in networks, and return all its networks. Raises DriverError."""
+        found = vif.networks(guest.nics)
+        ports = [nic.port_id for nic in guest.nics if not nic.vif_type]
+        if ports:
+            found += await self.built_in_networks().wait_for_ports(ports, self.network_timeout_seconds)
+        return found
+
+    def built_in_networks(self) -> HostNetworks:
+        """Raises DriverError if they are off."""
         if self.networks is None:
             raise DriverError(f"{self.host} provides no networks for guests: bridges.enabled is off")
-        return await self.networks.wait_for_ports(ports, self.network_timeout_seconds)
+        return self.networks
 
     async def boot(self, guest_id: str) -> None:
         """Define the domain of a stopped guest from its spec, and start it."""
@@ -167,18 +176,36 @@ class Hypervisor:
     async def start(self, guest_id: str) -> None:
         """Start, resume or restore the domain. A running domain is left alone."""
         self.set_owner(guest_id)
+        guest = self.spec(guest_id)
+        if any(nic.vif_type for nic in guest.nics) and await self.power(guest_id) not in ("running", "paused"):
+            await plug.plug(self, guest, guest.nics)
         if await self.connection.call(_start, guest_id):
             os.utime(self.layout.file(guest_id, names.OWNER))
 
     async def power_off(self, guest_id: str) -> None:
         """Power the guest off and delete its saved memory. Succeeds without a domain."""
         await self.connection.call(_destroy, guest_id)
-        await shares.unmount_all(self, guest_id)
+        await self._release_devices(guest_id)
 
     async def undefine(self, guest_id: str) -> None:
         """Power the guest off and remove its domain. Succeeds without a domain."""
         await self.connection.call(_undefine, guest_id)
+        await self._release_devices(guest_id)
+
+    async def _release_devices(self, guest_id: str) -> None:
+        """Unplug the ports of a guest that does not run here, and unmount its shares.
+
+        The spec may already belong to another host that shares the storage: names of ports are the same everywhere.
+        """
+        try:
+            guest = self._read_spec(self.layout.guest_directory(guest_id))
+        except DriverError as error:
+            log.warning("the ports of guest %s stay plugged: %s", guest_id, error.message)
+            guest = None
+        if guest is not None:
+            await plug.unplug(self, guest, guest.nics)
         await shares.unmount_all(self, guest_id)
+        await self.volumes.connections.disconnect_all(guest_id)
 
 
 # In threads

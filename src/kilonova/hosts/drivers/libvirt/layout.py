@@ -28,6 +28,7 @@ DEVICE_ADDRESSES = "devices"
 
 _BASE = "_base"
 _SHARES = "_shares"
+_MOUNTS = "_mounts"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
@@ -50,6 +51,11 @@ class Layout:
     def shares(self) -> Path:
         """The directory of mounted shares: outside of guests' directories, which are removed with all they contain."""
         return self.root / _SHARES
+
+    @property
+    def mounts(self) -> Path:
+        """The directory of mounted file systems with volumes."""
+        return self.root / _MOUNTS
 
     def guest_directory(self, guest_id: str) -> Path:
         return self.root / _checked(guest_id)

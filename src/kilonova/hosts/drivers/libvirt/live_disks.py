@@ -239,20 +239,6 @@ def remove_unused_clients(connection: libvirt.virConnect, guest_id: str) -> None
         nbd_reconnect.remove_unused_clients(domain)
 
 
-def store_secret(connection: libvirt.virConnect, usage: str, value: str) -> None:
-    """Store the password of an iSCSI volume in libvirt, in memory only."""
-    import libvirt
-
-    secret = ET.Element("secret", ephemeral="yes", private="yes")
-    use = ET.SubElement(secret, "usage", type="iscsi")
-    ET.SubElement(use, "target").text = usage
-    try:
-        known = connection.secretLookupByUsage(libvirt.VIR_SECRET_USAGE_TYPE_ISCSI, usage)
-    except libvirt.libvirtError:
-        known = connection.secretDefineXML(ET.tostring(secret, encoding="unicode"))
-    known.setValue(value.encode())
-
-
 def _domain(connection: libvirt.virConnect, guest_id: str) -> libvirt.virDomain:
     domain = lookup_domain(connection, guest_id)
     if domain is None:

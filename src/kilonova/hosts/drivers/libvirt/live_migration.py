@@ -156,7 +156,7 @@ def destination_document(source: str, prepared: PreparedDestination) -> str:
         other = _matching_nic(nic, destination)
         if other is not None:
             nic.set("type", other.get("type", "bridge"))
-            _copy_children(nic, other, ("source", "target"))
+            _copy_children(nic, other, ("source", "virtualport", "target"))
     _replace_devices(domain, destination, "graphics")
     nvram, nvram_path = domain.find("os/nvram"), destination.findtext("os/nvram")
     if nvram is not None and nvram_path:

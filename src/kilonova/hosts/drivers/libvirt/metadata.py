@@ -211,7 +211,7 @@ def network_data(guest: Guest, networks: Sequence[WiredNetwork]) -> dict[str, An
     for nic in guest.nics:
         network = by_id.get(nic.network_id)
         link = f"tap{nic.port_id[:11]}"
-        mtu = network.mtu if network else None
+        mtu = (network.mtu or None) if network else None
         links.append({"id": link, "vif_id": nic.port_id, "type": "bridge", "mtu": mtu, "ethernet_mac_address": nic.mac})
         for address, subnet in _addresses(nic, network):
             number = len(configured)

@@ -21,7 +21,7 @@ import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
 from kilonova.hosts.drivers.libvirt import layout as names
-from kilonova.hosts.drivers.libvirt import move_tickets
+from kilonova.hosts.drivers.libvirt import move_tickets, plug
 from kilonova.hosts.drivers.libvirt.connection import Event
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain, write_file
 from kilonova.hosts.messages import MigrationState
@@ -113,8 +113,9 @@ async def describe_destination(hv: Hypervisor, guest_id: str, slot: str) -> Prep
     guest, incoming = hv.find_spec(guest_id, slot), find_incoming(hv, guest_id, slot)
     if guest is None or incoming is None:
         raise NoSuchSlot(guest_id, slot, hv.host)
-    if guest.nics and hv.networks is not None:
-        await hv.networks.wait_for_ports([nic.port_id for nic in guest.nics], _NETWORK_TIMEOUT_SECONDS)
+    built_in = [nic.port_id for nic in guest.nics if not nic.vif_type]
+    if built_in and hv.networks is not None:
+        await hv.networks.wait_for_ports(built_in, _NETWORK_TIMEOUT_SECONDS)
     return PreparedDestination(domain.domain_xml(hv, guest), incoming.shared, incoming.moved)
 
 
@@ -280,6 +281,10 @@ async def complete_departure(hv: Hypervisor, guest_id: str) -> None:
     outgoing = find_outgoing(hv, guest_id)
     if outgoing is None:
         return
+    guest = hv.find_spec(guest_id)
+    if guest is not None:
+        await plug.unplug(hv, guest, guest.nics)
+    await hv.volumes.connections.disconnect_all(guest_id)
     directory = hv.layout.guest_directory(guest_id)
     if outgoing.shared:
         (directory / OUTGOING_FILE).unlink(missing_ok=True)

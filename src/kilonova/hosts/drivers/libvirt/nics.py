@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from kilonova.hosts.drivers.base import DriverError, NotRunning
-from kilonova.hosts.drivers.libvirt import devices
+from kilonova.hosts.drivers.libvirt import devices, plug
 from kilonova.hosts.drivers.libvirt import domain as domains
 from kilonova.hosts.drivers.libvirt.events import guest_events
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
@@ -31,7 +31,7 @@ async def attach(hv: Hypervisor, guest_id: str, nic: Nic) -> GuestState:
     match await hv.power(guest_id):
         case "running" | "paused":
             await hv.wait_for_networks(changed)
-            await hv.connection.call(_attach_device, guest_id, domains.nic_element(hv, guest, nic), nic.mac)
+            await _attach_live(hv, guest, nic)
             await devices.record_addresses(hv, changed)
         case "suspended":
             raise NotRunning(guest_id)
@@ -52,8 +52,20 @@ async def detach(hv: Hypervisor, guest_id: str, port_id: str) -> GuestState | No
                 await _detach_live(hv, guest, nic)
             case "suspended":
                 raise NotRunning(guest_id)
+        await plug.unplug(hv, guest, [nic])
         hv.write_spec(changed)
     return await hv.state(guest_id)
+
+
+async def _attach_live(hv: Hypervisor, guest: Guest, nic: Nic) -> None:
+    if await hv.connection.call(_live_interface, guest.id, nic.mac) is None:
+        await plug.plug(hv, guest, [nic])
+    try:
+        await hv.connection.call(_attach_device, guest.id, domains.nic_element(hv, guest, nic), nic.mac)
+    except DriverError:
+        if await hv.connection.call(_live_interface, guest.id, nic.mac) is None:
+            await plug.unplug(hv, guest, [nic])
+        raise
 
 
 async def _detach_live(hv: Hypervisor, guest: Guest, nic: Nic) -> None:

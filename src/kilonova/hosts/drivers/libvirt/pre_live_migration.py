@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kilonova.hosts.drivers.base import DifferentGuest, DriverError, NotRunning
-from kilonova.hosts.drivers.libvirt import disks, formats, move_tickets, qemu_img
+from kilonova.hosts.drivers.libvirt import disks, formats, move_tickets, plug, qemu_img
 from kilonova.hosts.drivers.libvirt import layout as names
 from kilonova.hosts.drivers.libvirt import migration_records as records
 from kilonova.hosts.drivers.libvirt.disk_transfer import Peer, fetch_base_image
@@ -198,11 +198,13 @@ async def prepare(
     # The slot first: a discard finds everything else by it.
     hv.set_owner(guest.id, slot)
     records.write_record(hv.layout.slot_directory(guest.id, slot) / INCOMING_FILE, incoming)
+    guest = await hv.volumes.prepare(guest)
     hv.write_spec(guest, slot)
     url = reach.get("disks", "")
     move_tickets.store(hv, guest.id, "arriving", StoredTicket(slot, ticket.key, source, url))
     if not shared:
         await _prepare_disks(hv, guest, incoming, source_guest, Peer(hv, source, url, ticket.key))
+    await plug.plug(hv, guest, guest.nics)
 
 
 def _check_tls(hv: Hypervisor, source: str, source_guest: SourceGuest) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import disk_transfer, programs, shares
+from kilonova.hosts.drivers.libvirt import disk_transfer, plug, programs, shares, volume_connections
 from kilonova.hosts.drivers.libvirt.driver import instances_directory
 from kilonova.hosts.drivers.libvirt.hardware import kvm_problem
 
@@ -29,8 +29,10 @@ _QEMU_CONF = Path("/etc/libvirt/qemu.conf")
 def missing(config: Config) -> list[str]:
     """Problems that prevent guests from running."""
     found = [*_libvirt(config), *_kvm(config), *_tools({"qemu-img": "qemu-utils"}), *_instances(config), *_tls(config)]
-    if config.bridges.enabled:
+    if config.builds_networks:
         found += [*_networks(), *_interface_prefix(config), *_closed_prefixes(config)]
+    elif not config.is_built_in("network"):
+        found += _ports()
     return found
 
 
@@ -43,12 +45,18 @@ def notes(config: Config) -> list[str]:
         found.append("genisoimage is missing, so servers cannot have config drives: apt install genisoimage")
     if programs.find("qemu-storage-daemon") is None and config.is_built_in("volume"):
         found.append("qemu-storage-daemon is missing, so volumes cannot be attached: apt install qemu-system-common")
+    if not config.is_built_in("volume") and not volume_connections.is_installed():
+        found.append(
+            "os-brick is missing, so guests can have only volumes of the types rbd and local:"
+            " pip install 'kilonova[libvirt]'"
+        )
     if shares.daemon() is None:
         found.append(
             "virtiofsd is missing, so shares cannot be attached: apt install virtiofsd (Debian 12: qemu-system-common)"
         )
-    if not config.bridges.enabled:
-        found.append("bridges.enabled is off: servers can have no networks")
+    if not config.bridges.enabled and config.is_built_in("network"):
+        problem = "".join(f" ({line})" for line in _ports()[:1])
+        found.append(f"bridges.enabled is off: servers can have no networks but those of a real Neutron{problem}")
     return found
 
 
@@ -116,6 +124,14 @@ def _networks() -> list[str]:
     found = [f"{line} (or bridges.enabled = false, for servers without networks)" for line in _tools(_NETWORK_TOOLS)]
     if os.geteuid() != 0:
         found.append("networks for servers require root: run as root, or set bridges.enabled = false")
+    return found
+
+
+def _ports() -> list[str]:
+    """What ports of a real Neutron lack. Which switch they need is known when a port is bound to this host."""
+    found = [problem for problem in (plug.os_vif_problem(),) if problem]
+    if os.geteuid() != 0:
+        found.append("ports of Neutron require root: run as root")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from kilonova.hosts.drivers.base import DriverError
@@ -18,21 +19,31 @@ def find(program: str) -> str | None:
     return shutil.which(program, path=_PATH)
 
 
-async def run(program: str, *args: str | Path, memory: int = 0, seconds: int = 0) -> bytes:
-    """Run the program and return its output. Limits: bytes of memory, seconds of CPU time. Raises DriverError."""
+async def run(
+    program: str,
+    *args: str | Path,
+    memory: int = 0,
+    seconds: int = 0,
+    content: bytes | None = None,
+    environment: Mapping[str, str] = {},
+) -> bytes:
+    """Run the program with this content as input, and return its output. Raises DriverError.
+
+    Limits: bytes of memory, seconds of CPU time.
+    """
     command = [_require(program), *map(str, args)]
     limits = [f"--as={memory}"] * bool(memory) + [f"--cpu={seconds}"] * bool(seconds)
     if limits:
         command = [_require("prlimit"), *limits, "--", *command]
     process = await asyncio.create_subprocess_exec(
         *command,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.DEVNULL if content is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={"PATH": _PATH, "LC_ALL": "C"},
+        env={"PATH": _PATH, "LC_ALL": "C", **environment},
     )
     try:
-        output, errors = await process.communicate()
+        output, errors = await process.communicate(content)
     finally:
         if process.returncode is None:
             process.kill()

@@ -8,6 +8,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from kilonova.hosts.drivers.base import DriverError, MissingDisk, NotRunning
 from kilonova.hosts.drivers.libvirt import live_disks, nbd_reconnect
 from kilonova.hosts.drivers.libvirt.live_disks import Location
+from kilonova.hosts.drivers.libvirt.volume_connections import VolumeConnections
 from kilonova.hosts.messages import Disk, Guest
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ GIB = 1 << 30
 _BUSES = {"vd": "virtio", "sd": "scsi", "hd": "ide", "fd": "fdc", "xv": "xen"}
 _DEVICES = ("disk", "cdrom", "floppy", "lun")
 _FILE_TYPES = ("kilonova_file", "local")
-# Volume types that QEMU connects to without a block device of the host.
-_QEMU_PROTOCOLS = ("nbd", "rbd", "iscsi", *_FILE_TYPES)
+# Volume types that QEMU connects to by itself. For others os-brick gives the host a device or a file.
+_QEMU_PROTOCOLS = ("nbd", "rbd", *_FILE_TYPES)
 # A detach is requested this often, with this time between two requests.
 DETACH_ATTEMPT_SECONDS = 10.0
 DETACH_ATTEMPTS = 6
@@ -63,17 +65,21 @@ def _source(disk: Disk) -> tuple[str, ET.Element]:
     try:
         if kind == "nbd":
             return "network", _nbd(data)
-        if kind in _FILE_TYPES:
-            return "file", ET.Element("source", file=str(data["device_path"]))
         if kind == "rbd":
             return "network", _rbd(data)
-        if kind == "iscsi":
-            return "network", _iscsi(data)
+        if kind in _FILE_TYPES:
+            return _file_or_device(str(data["device_path"]), missing="file")
     except (KeyError, IndexError, ValueError, TypeError):
         raise DriverError(f"the connection of volume {disk.volume_id} is incomplete for {kind}") from None
     if path := data.get("device_path"):
-        return "block", ET.Element("source", dev=str(path))
-    raise _unreachable(disk)
+        return _file_or_device(str(path), missing="block")
+    raise DriverError(f"volume {disk.volume_id} with connection type {kind!r} is not connected to this host")
+
+
+def _file_or_device(path: str, missing: str) -> tuple[str, ET.Element]:
+    """`missing`: the type if the path does not exist."""
+    kind = ("block" if Path(path).is_block_device() else "file") if Path(path).exists() else missing
+    return kind, ET.Element("source", {"dev" if kind == "block" else "file": path})
 
 
 def _nbd(data: dict[str, Any]) -> ET.Element:
@@ -94,26 +100,12 @@ def _rbd(data: dict[str, Any]) -> ET.Element:
     return source
 
 
-def _iscsi(data: dict[str, Any]) -> ET.Element:
-    host, _, port = str(data["target_portal"]).rpartition(":")
-    source = ET.Element("source", protocol="iscsi", name=f"{data['target_iqn']}/{int(data.get('target_lun') or 0)}")
-    ET.SubElement(source, "host", name=host.strip("[]"), port=str(int(port)))
-    return source
-
-
 def _add_auth(source: ET.Element, disk: Disk) -> None:
-    """Refer to a secret in libvirt: the operator's for rbd, Kilonova's for iscsi (see `Volumes.prepare`)."""
-    protocol, data = source.get("protocol"), _connection_data(disk)
-    if protocol == "rbd" and data.get("auth_enabled") and data.get("secret_uuid"):
+    """Refer to the operator's secret in libvirt."""
+    data = _connection_data(disk)
+    if source.get("protocol") == "rbd" and data.get("auth_enabled") and data.get("secret_uuid"):
         auth = ET.SubElement(source, "auth", username=str(data.get("auth_username") or ""))
         ET.SubElement(auth, "secret", type="ceph", uuid=str(data["secret_uuid"]))
-    if protocol == "iscsi" and data.get("auth_method") == "CHAP":
-        auth = ET.SubElement(source, "auth", username=str(data.get("auth_username") or ""))
-        ET.SubElement(auth, "secret", type="iscsi", usage=_secret_usage(disk))
-
-
-def _secret_usage(disk: Disk) -> str:
-    return f"kilonova-{disk.volume_id}"
 
 
 def _volume_type(disk: Disk) -> str:
@@ -147,6 +139,7 @@ class Volumes:
 
     def __init__(self, hv: Hypervisor) -> None:
         self._hv = hv
+        self.connections = VolumeConnections(hv.host, hv.config, hv.layout.mounts)
         self._tasks: set[asyncio.Task[None]] = set()
         hv.connection.on_event(self._on_event)
 
@@ -155,7 +148,7 @@ class Volumes:
     async def prepare(self, guest: Guest) -> Guest:
         """Connect the guest's volumes to this host before its domain is defined. Idempotent."""
         check_tls(self._hv, guest.disks)
-        disks = [await self._connect(disk) for disk in guest.disks]
+        disks = [await self._connect(guest.id, disk) for disk in guest.disks]
         return guest if disks == guest.disks else msgspec.structs.replace(guest, disks=disks)
 
     async def ensure_reconnect(self, guest_id: str) -> None:
@@ -193,7 +186,7 @@ class Volumes:
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
         check_tls(self._hv, [disk])
-        disk = await self._connect(disk)
+        disk = await self._connect(guest_id, disk)
         name = await self._hv.connection.call(
             live_disks.attach, guest_id, disk_location(disk), self._builder(guest, disk)
         )
@@ -210,17 +203,22 @@ class Volumes:
 
     async def detach(self, guest_id: str, volume_id: str) -> None:
         guest = self._hv.spec(guest_id)
-        disk = _find_disk(guest, volume_id)
+        record = self.connections.find(guest_id, volume_id)
+        # The spec does not have the disk yet if an attach was interrupted.
+        disk = _find_disk(guest, volume_id) if record is None else record.disk()
         if disk is None:
             return
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
-        disk = await self._connect(disk)
+        if record is None or record.device is not None:
+            await self._detach(guest_id, volume_id, disk)
+        await self.connections.disconnect(guest_id, volume_id)
+        self._hv.write_spec(_remove_disk(guest, volume_id))
+
+    async def _detach(self, guest_id: str, volume_id: str, disk: Disk) -> None:
         await self._detach_live(guest_id, volume_id, disk_location(disk))
         await self._hv.connection.call(live_disks.detach_from_config, guest_id, disk_location(disk))
         await self._hv.connection.call(live_disks.remove_unused_clients, guest_id)
-        await self._disconnect(disk)
-        self._hv.write_spec(_remove_disk(guest, volume_id))
 
     async def _detach_live(self, guest_id: str, volume_id: str, location: Location) -> None:
         """Request the detach several times: a guest that is still booting ignores the request."""
@@ -248,7 +246,7 @@ class Volumes:
                 raise MissingDisk(guest_id, volume_id)
             return
         check_tls(self._hv, [disk])
-        old, disk = await self._connect(old), await self._connect(disk)
+        old, disk = await self._connect(guest_id, old), await self._connect(guest_id, disk)
         disk = msgspec.structs.replace(disk, device=old.device or disk.device)
         old_location, location = disk_location(old), disk_location(disk)
         element = disk_element(disk, (disk.device or "vda").removeprefix("/dev/"), old.bus)
@@ -264,7 +262,7 @@ class Volumes:
         await call(live_disks.replace, guest_id, old_location, element)
         self._hv.write_spec(_replace_disk(guest, volume_id, disk))
         await call(live_disks.remove_unused_clients, guest_id)
-        await self._disconnect(old)
+        await self.connections.disconnect(guest_id, old.volume_id)
 
     async def _check_size(self, guest_id: str, old_location: Location, disk: Disk) -> None:
         size = int(_connection_data(disk).get("size") or 0) * GIB
@@ -276,34 +274,26 @@ class Volumes:
         disk = _find_disk(self._hv.spec(guest_id), volume_id)
         if disk is None:
             raise MissingDisk(guest_id, volume_id)
-        disk = await self._connect(disk)
-        await self._extend(disk)
+        disk = await self._connect(guest_id, disk)
+        await self.connections.extend(guest_id, disk)
         await self._hv.connection.call(live_disks.grow, guest_id, disk_location(disk), size_gb * GIB)
 
     # Connections of the host
 
-    async def _connect(self, disk: Disk) -> Disk:
-        """Store the volume's secret in libvirt, or connect the volume with os-brick and add its device path."""
-        data = _connection_data(disk)
-        if _volume_type(disk) == "iscsi" and data.get("auth_method") == "CHAP":
-            await self._hv.connection.call(
-                live_disks.store_secret, _secret_usage(disk), str(data.get("auth_password") or "")
+    async def _connect(self, guest_id: str, disk: Disk) -> Disk:
+        """Connect the host, and add the path to the disk, unless QEMU connects by itself."""
+        kind, data, settings = _volume_type(disk), _connection_data(disk), self._hv.config.libvirt
+        if data.get("encrypted"):
+            raise DriverError(f"volume {disk.volume_id} is encrypted, and encrypted volumes are not supported yet")
+        if kind == "rbd" and data.get("auth_enabled") and settings.rbd_secret_uuid:
+            own = {"secret_uuid": settings.rbd_secret_uuid, "auth_username": settings.rbd_user or data["auth_username"]}
+            return msgspec.structs.replace(disk, connection={**disk.connection, "data": {**data, **own}})
+        if kind == "local" and not Path(str(data.get("device_path"))).exists():
+            raise DriverError(
+                f"volume {disk.volume_id} has connection type 'local', but {self._hv.host} has no file or device"
+                f" {data.get('device_path')}"
             )
-        if _volume_type(disk) in _QEMU_PROTOCOLS:
-            return disk
-        device = await asyncio.to_thread(_os_brick_connector(disk).connect_volume, data)
-        connection = {**disk.connection, "data": {**data, "device_path": str(device["path"])}}
-        return msgspec.structs.replace(disk, connection=connection)
-
-    async def _disconnect(self, disk: Disk) -> None:
-        if _volume_type(disk) not in _QEMU_PROTOCOLS:
-            await asyncio.to_thread(
-                _os_brick_connector(disk).disconnect_volume, _connection_data(disk), None, force=True
-            )
-
-    async def _extend(self, disk: Disk) -> None:
-        if _volume_type(disk) not in _QEMU_PROTOCOLS:
-            await asyncio.to_thread(_os_brick_connector(disk).extend_volume, _connection_data(disk))
+        return disk if kind in _QEMU_PROTOCOLS else await self.connections.connect(guest_id, disk)
 
 
 def _start_events() -> tuple[int, ...]:
@@ -311,22 +301,6 @@ def _start_events() -> tuple[int, ...]:
     import libvirt
 
     return libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_RESUMED
-
-
-def _os_brick_connector(disk: Disk) -> Any:
-    """The os-brick connector for volumes of this type."""
-    try:
-        from os_brick.initiator import connector  # type: ignore[import-not-found]
-    except ImportError:
-        raise _unreachable(disk) from None
-    return connector.InitiatorConnector.factory(_volume_type(disk).upper(), "sudo", use_multipath=False)
-
-
-def _unreachable(disk: Disk) -> DriverError:
-    return DriverError(
-        f"volume {disk.volume_id} has connection type {_volume_type(disk)!r}, which requires os-brick: it is not"
-        " installed; without it the types nbd, rbd, iscsi and local work"
-    )
 
 
 # Specs

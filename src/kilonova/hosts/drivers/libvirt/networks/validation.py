@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.messages import NetworkPlan, WiredNetwork, WiredPort, WiredSubnet
 
-_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
-_MAC = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
+ID = re.compile(r"[0-9A-Za-z-]{1,64}")
+MAC = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(/[0-9]{1,3})?")
 
 Checked = tuple[re.Pattern[str], str]
@@ -17,16 +17,21 @@ Checked = tuple[re.Pattern[str], str]
 
 def validate(plan: NetworkPlan) -> None:
     """Raises DriverError. DHCP options and protocols of rules are validated where they are used."""
-    for pattern, text in _plan(plan):
+    check(_plan(plan), "the network plan", "an id or address")
+
+
+def check(fields: Iterable[Checked], owner: str, expected: str) -> None:
+    """Raises DriverError if a field does not match its pattern."""
+    for pattern, text in fields:
         if not pattern.fullmatch(text):
-            raise DriverError(f"the network plan has {text[:80]!r} in place of an id or address")
+            raise DriverError(f"{owner} has {text[:80]!r} in place of {expected}")
 
 
 def _plan(plan: NetworkPlan) -> Iterator[Checked]:
     for members in plan.groups.values():
         yield from _addresses(members)
     for network in plan.networks:
-        yield _ID, network.id
+        yield ID, network.id
         yield from _network(network)
         for subnet in network.subnets:
             yield from _subnet(subnet)
@@ -40,12 +45,12 @@ def _network(network: WiredNetwork) -> Iterator[Checked]:
         yield from _addresses(pair)
     for cidr, other in network.routed:
         yield _ADDRESS, cidr
-        yield _ID, other
+        yield ID, other
     for destination, hop, other in network.routes:
         yield from _addresses((destination, hop))
-        yield _ID, other
+        yield ID, other
     for mac, address in network.neighbours:
-        yield _MAC, mac
+        yield MAC, mac
         yield _ADDRESS, address
 
 
@@ -60,13 +65,13 @@ def _subnet(subnet: WiredSubnet) -> Iterator[Checked]:
 
 
 def _port(port: WiredPort) -> Iterator[Checked]:
-    yield _ID, port.id
+    yield ID, port.id
     if port.parent:
-        yield _ID, port.parent
-    yield _MAC, port.mac
+        yield ID, port.parent
+    yield MAC, port.mac
     yield from _addresses(port.addresses)
     for mac, prefix in port.pairs:
-        yield _MAC, mac
+        yield MAC, mac
         yield _ADDRESS, prefix
     for rule in port.rules:
         yield from _addresses(rule.remotes)

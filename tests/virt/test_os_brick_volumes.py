@@ -1,0 +1,131 @@
+"""Volumes of a Cinder in libvirt guests: files, and file systems that os-brick mounts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kilonova.hosts.drivers.base import DriverError
+from kilonova.hosts.drivers.libvirt import programs
+from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
+from kilonova.hosts.messages import Disk, Flavor, Image
+from kilonova.ids import new_id
+from tests.support.virt_driver import IMAGE_TRANSFER, DriverBench, FileImageService
+from tests.support.virt_hosts import linux_image
+from tests.virt.test_volumes_guests import GIB_SECTORS, SCRIPT
+
+EXPORT = "127.0.0.1:/kn"
+
+
+@contextmanager
+def mounted(bench: DriverBench) -> Iterator[Path]:
+    """The mount point of the export on the host. The kernel may have no NFS, so the directory is mounted on itself."""
+    path = bench.instances / "_mounts" / hashlib.md5(EXPORT.encode(), usedforsecurity=False).hexdigest()
+    path.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", path, path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def make_file(path: Path) -> Path:
+    path.touch(0o666)
+    os.truncate(path, 1 << 30)
+    return path
+
+
+def disk_of(kind: str, **data: Any) -> Disk:
+    return Disk(volume_id=new_id(), connection={"driver_volume_type": kind, "data": data})
+
+
+def read_number(path: Path) -> int:
+    found = re.match(rb"NUMBER (\d+)\.", path.read_bytes()[:64])
+    return int(found[1]) if found else 0
+
+
+def records(bench: DriverBench) -> list[str]:
+    return sorted(path.name for path in (bench.directory / "data" / "volume_connections").glob("*@*"))
+
+
+@pytest.mark.parametrize("kind", ["local", "nfs"])
+def test_guest_writes_to_a_file(bench: DriverBench, kind: str) -> None:
+    if kind == "nfs":
+        pytest.importorskip("os_brick")
+    bench.images = FileImageService(linux_image())
+    flavor, image = Flavor(vcpus=1, ram_mb=192, disk_gb=1), Image(id="linux", disk_format="qcow2")
+    guest = bench.guest(flavor=flavor, image=image, config_drive=True, user_data=SCRIPT)
+
+    async def scenario(driver: LibvirtDriver) -> None:
+        with mounted(bench) as directory:
+            path = make_file(directory / "volume-1")
+            if kind == "local":
+                disk = disk_of("local", device_path=str(path), format="raw")
+            else:
+                disk = disk_of("nfs", export=EXPORT, name=path.name, options=None, format="raw", mount_point_base="/no")
+            expected = [f"{disk.volume_id}@{guest.id}"] * (kind == "nfs")
+            await driver.spawn(guest, data=IMAGE_TRANSFER)
+            await bench.wait_for_output(guest, r"DISKS vda:\d+:;", 0)
+            for _ in range(2):
+                assert (await driver.attach_disk(guest.id, disk)).volumes == [disk.volume_id]
+            await bench.wait_for_output(guest, rf"vdb:{GIB_SECTORS}:{disk.volume_id[:8]};", 0)
+            await bench.wait_for_output(guest, r"WROTE 2;", 0)
+            assert read_number(path) > 0
+            assert records(bench) == expected
+
+            os.truncate(path, 2 << 30)
+            await driver.grow_disk(guest.id, disk.volume_id, 2)
+            await bench.wait_for_output(guest, rf"vdb:{2 * GIB_SECTORS}:", 0)
+
+            # The host disconnects while the guest is stopped.
+            await driver.power_off(guest.id)
+            assert records(bench) == []
+            since = len(bench.console(guest))
+            await driver.power_on(guest.id)
+            assert records(bench) == expected
+            await bench.wait_for_output(guest, r"WROTE 2;", since)
+            assert "LOST" not in bench.console(guest)
+
+            for _ in range(2):
+                detached = await driver.detach_disk(guest.id, disk.volume_id)
+                assert detached is not None
+                assert detached.volumes == []
+            assert records(bench) == []
+            await driver.attach_disk(guest.id, disk)
+            await driver.destroy(guest.id)
+            assert records(bench) == []
+
+    bench.run(scenario)
+
+
+def test_connections_that_fail_leave_nothing(bench: DriverBench) -> None:
+    pytest.importorskip("os_brick")
+    guest = bench.guest()
+
+    async def scenario(driver: LibvirtDriver) -> None:
+        connector = await driver.get_connector()
+        assert (connector["host"], connector["ip"]) == (bench.host.name, bench.host.address)
+        assert (connector["multipath"], connector["do_local_attach"]) == (False, False)
+        assert ("initiator" in connector) == Path("/etc/iscsi/initiatorname.iscsi").exists()
+        await driver.spawn(guest, data=IMAGE_TRANSFER)
+        target = {"target_portal": "127.0.0.1:1", "target_iqn": "iqn.2026-01.org:v", "target_lun": 1}
+        with pytest.raises(DriverError, match="requires iscsiadm" if programs.find("iscsiadm") is None else "iscsi"):
+            await driver.attach_disk(guest.id, disk_of("iscsi", **target))
+        with pytest.raises(DriverError, match=r"os-brick on one cannot connect volume .* NFS mount failed"):
+            await driver.attach_disk(guest.id, disk_of("nfs", export="127.0.0.1:/none", name="v", format="raw"))
+        with pytest.raises(DriverError, match="has no file or device /no/such"):
+            await driver.attach_disk(guest.id, disk_of("local", device_path="/no/such"))
+        with pytest.raises(DriverError, match="is encrypted"):
+            await driver.attach_disk(guest.id, disk_of("local", device_path="/no/such", encrypted=True))
+        assert (await driver.list_guests())[0].volumes == []
+        assert records(bench) == []
+
+    bench.run(scenario)
