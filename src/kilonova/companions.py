@@ -81,7 +81,7 @@ def make_clients(services: Services, app: App, password: str, delayed: Callable[
         return ServiceCaller(delayed(found), identity, always=not config.is_built_in(service))
 
     services.image = ImageClient(client_caller("image"), is_glance=not config.is_built_in("image"))
-    services.network = NetworkClient(client_caller("network"))
+    services.network = NetworkClient(client_caller("network"), built_in=config.is_built_in("network"))
     services.volume = VolumeClient(client_caller("volume"))
     services.share = ShareClient(client_caller("share"))
     services.compute = ComputeClient(ServiceCaller(delayed(InProcess(app, "/compute")), identity))

@@ -67,10 +67,18 @@ class ImageQuota(msgspec.Struct, forbid_unknown_fields=True):
 class Network(msgspec.Struct, forbid_unknown_fields=True):
     """The built-in network service, or with `url` (without a version) a Neutron that trusts the same identity service.
     `url` and `ca_file` are as in `[image]`.
+
+    The other settings are for a Neutron. A server that is built or moved waits up to `vif_plugging_timeout_seconds` (0:
+    not at all) until Neutron reports its ports as plugged. Then the operation fails, or with `vif_plugging_is_fatal =
+    false` it continues. Compute stores what it shows of interfaces. Neutron reports changes, except of security
+    groups; all interfaces are read again every `refresh_seconds` (0: never), also in case a report got lost.
     """
 
     url: str = ""
     ca_file: str = ""
+    vif_plugging_timeout_seconds: float = 300.0
+    vif_plugging_is_fatal: bool = True
+    refresh_seconds: float = 600.0
 
 
 class Volume(msgspec.Struct, forbid_unknown_fields=True):

@@ -231,3 +231,84 @@ def test_stale_events_are_deleted(database_url: str) -> None:
             assert [row["key"] for row in await db.fetch("SELECT key FROM operation_events")] == ["new"]
 
     run(scenario())
+
+
+class HintedWait(RecordedFailure):
+    kind = "test hinted wait"
+    action = "hinted"
+    steps = (Wait(HEAR, key=lambda op: "hint", deadline=300, poll=scripted("poll"), poll_first=True, is_hint=True),)
+
+
+class ExpiringWait(RecordedFailure):
+    kind = "test expiring wait"
+    action = "expiring"
+    steps = (Wait(HEAR, key=lambda op: "never", deadline=0.05, expire=scripted("expire")),)
+
+
+def test_hint_lets_the_wait_poll(database_url: str) -> None:
+    async def scenario() -> None:
+        polled = asyncio.Queue[None]()
+        is_true = False
+
+        async def poll(op: Operation) -> str | None:
+            polled.put_nowait(None)
+            return "seen" if is_true else None
+
+        async with opened(database_url) as db, running_worker(db, ScriptedServices(poll=poll), sweep=300):
+            await post(db, "hint", "stale")
+            operation_id = await begin_operation(db, HintedWait)
+            await polled.get()
+            await wait_until(db, operation_id, is_waiting)
+            await post(db, "hint", "too early")
+            await polled.get()
+            await wait_until(db, operation_id, is_waiting)
+            is_true = True
+            await post(db, "hint", "now")
+            assert orjson.loads((await wait_until_finished(db, operation_id))["results"]) == {"hear": "seen"}
+
+    run(scenario())
+
+
+def test_hint_during_a_poll_is_not_lost(database_url: str) -> None:
+    async def scenario() -> None:
+        polls = 0
+
+        async def poll(op: Operation) -> str | None:
+            nonlocal polls
+            polls += 1
+            if polls == 2:
+                await post(db, "hint", "during the poll")
+            return "seen" if polls == 3 else None
+
+        async with opened(database_url) as db, running_worker(db, ScriptedServices(poll=poll), sweep=300):
+            operation_id = await begin_operation(db, HintedWait)
+            await wait_until(db, operation_id, is_waiting)
+            await post(db, "hint")
+            await wait_until_finished(db, operation_id)
+            assert polls == 3
+
+    run(scenario())
+
+
+def test_event_that_is_only_a_hint_is_not_stored(database_url: str) -> None:
+    async def scenario() -> None:
+        async with opened(database_url) as db:
+            async with db.transaction() as tx:
+                assert not await post_event(tx, "hint", stored=False)
+            assert await db.fetch("SELECT key FROM operation_events") == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("result", ["good enough", None])
+def test_wait_may_end_well_at_its_deadline(database_url: str, result: str | None) -> None:
+    async def scenario() -> None:
+        async def expire(op: Operation) -> str | None:
+            return result
+
+        async with opened(database_url) as db, running_worker(db, ScriptedServices(expire=expire), sweep=0.05):
+            row = await wait_until_finished(db, await begin_operation(db, ExpiringWait))
+            assert row["state"] == ("failed" if result is None else "done")
+            assert result is None or orjson.loads(row["results"]) == {"hear": result}
+
+    run(scenario())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -17,9 +19,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Attributes = Mapping[str, object]
+# Values of `binding:vif_type` of ports that have no host, and whose host the service cannot connect.
+UNBOUND, BINDING_FAILED = "unbound", "binding_failed"
+# The type of the error 500 for a host that the service cannot connect.
+PORT_BINDING_ERROR = "PortBindingError"
+DNS_INTEGRATION = "dns-integration"
 Query = Sequence[tuple[str, str]]
 # Keeps the URL within the length that every server accepts.
 _IDS_PER_REQUEST = 100
+_EXTENSIONS_SECONDS = 600.0
 _PAGE_SIZE = 1000
 
 
@@ -43,6 +51,8 @@ class Network(Struct, frozen=True):
     external: bool = field(name="router:external", default=False)
     is_default: bool | None = False
     subnets: list[str] = []
+    mtu: int | None = 0
+    port_security_enabled: bool | None = True
 
 
 class Subnet(Struct, frozen=True):
@@ -53,6 +63,23 @@ class Subnet(Struct, frozen=True):
 class FixedIp(Struct, frozen=True):
     subnet_id: str
     ip_address: str
+
+
+class ResourceRequestGroup(Struct, frozen=True):
+    """Resources that one provider of the port's host must have. Without the extension for groups, `id` is empty."""
+
+    id: str = ""
+    resources: dict[str, int] = {}
+    required: list[str] = []
+
+
+class ResourceRequestGroups(Struct, frozen=True):
+    """`resource_request` of a port, in the form with groups (`request_groups`) or without (`resources`)."""
+
+    request_groups: list[ResourceRequestGroup] = []
+    same_subtree: list[str] = []
+    resources: dict[str, int] = {}
+    required: list[str] = []
 
 
 class Port(Struct, frozen=True):
@@ -69,14 +96,27 @@ class Port(Struct, frozen=True):
     binding_host_id: str | None = field(name="binding:host_id", default="")
     binding_vif_type: str | None = field(name="binding:vif_type", default="")
     binding_vnic_type: str = field(name="binding:vnic_type", default="normal")
+    binding_vif_details: dict[str, object] | None = field(name="binding:vif_details", default_factory=dict)
     binding_profile: dict[str, object] | None = field(name="binding:profile", default_factory=dict)
+    admin_state_up: bool = True
+    dns_name: str | None = None
+    ip_allocation: str | None = None
+    # Which of the two forms it has depends on Neutron's extension port-resource-request-groups.
+    resource_request: ResourceRequestGroups | None = None
     revision_number: int | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the service could bind the port to its host. Compute plugs no other ports."""
+        return self.binding_vif_type not in ("", None, UNBOUND, BINDING_FAILED)
 
 
 class Binding(Struct, frozen=True):
     host: str
     status: str = ""
     vif_type: str = ""
+    vif_details: dict[str, object] | None = {}
+    vnic_type: str = "normal"
 
 
 class SecurityGroupRule(Struct, frozen=True):
@@ -105,6 +145,10 @@ class FloatingIp(Struct, frozen=True):
     floating_ip_address: str
     fixed_ip_address: str | None = None
     port_id: str | None = None
+
+
+class _Extension(Struct, frozen=True):
+    alias: str
 
 
 class _Link(Struct, frozen=True):
@@ -159,14 +203,30 @@ _PORT = _Kind("port", "ports", Port, list[Port])
 _BINDING = _Kind("binding", "bindings", Binding, list[Binding])
 _GROUP = _Kind("security_group", "security_groups", SecurityGroup, list[SecurityGroup])
 _RULE = _Kind("security_group_rule", "security_group_rules", SecurityGroupRule, list[SecurityGroupRule])
+_EXTENSION = _Kind("extension", "extensions", _Extension, list[_Extension])
 _FLOATING_IP = _Kind("floatingip", "floatingips", FloatingIp, list[FloatingIp])
 
 
 class NetworkClient:
-    """The caller's base URL has no version. Every method may raise NetworkError or Unreachable."""
+    """The caller's base URL has no version. Every method may raise NetworkError or Unreachable.
 
-    def __init__(self, caller: Caller) -> None:
+    The built-in service wires bound ports itself: `built_in` tells whether compute has to pass on how ports are bound,
+    to wait until they are plugged, and to store the details of interfaces that it shows.
+    """
+
+    def __init__(self, caller: Caller, *, built_in: bool = True) -> None:
         self._caller = caller
+        self.built_in = built_in
+        self._extensions: frozenset[str] = frozenset()
+        self._extensions_due = -math.inf
+
+    async def has_extension(self, alias: str, token: str) -> bool:
+        """Whether the service has the extension. The answer may be some minutes old."""
+        if time.monotonic() >= self._extensions_due:
+            found = await self._list(_EXTENSION, token)
+            self._extensions = frozenset(extension.alias for extension in found)
+            self._extensions_due = time.monotonic() + _EXTENSIONS_SECONDS
+        return alias in self._extensions
 
     # Networks
 
@@ -220,6 +280,10 @@ class NetworkClient:
     async def ports_of_device(self, device_id: str, project_id: str, token: str) -> list[Port]:
         """The project's ports of a device. Every user can name any device, so other projects' ports do not count."""
         return await self._list(_PORT, token, [("device_id", device_id), ("project_id", project_id)])
+
+    async def ports_with_address(self, network_id: str, address: str, token: str) -> list[Port]:
+        """The ports of the network that have this address."""
+        return await self._list(_PORT, token, [("network_id", network_id), ("fixed_ips", f"ip_address={address}")])
 
     async def all_ports(self, token: str) -> list[Port]:
         """All ports that the token can see, with device and host only, in pages."""
@@ -396,8 +460,6 @@ def _binding_path(port_id: str, host: str = "") -> str:
 
 
 def _error(response: ClientResponse) -> Exception:
-    if response.status >= 500 or response.status == 429:
-        return Unreachable(f"the network service answered {response.status}")
     kind, message = "", f"the network service answered {response.status}"
     try:
         fault = response.json()["NeutronError"]
@@ -407,4 +469,6 @@ def _error(response: ClientResponse) -> Exception:
             message = str(fault)
     except (ValueError, KeyError, TypeError):
         pass
+    if (response.status >= 500 and kind != PORT_BINDING_ERROR) or response.status == 429:
+        return Unreachable(f"the network service answered {response.status}")
     return NetworkError(response.status, kind, message)

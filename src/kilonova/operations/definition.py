@@ -157,11 +157,14 @@ class Wait(Generic[O_contra]):
 
     `deadline` may depend on the operation, but must not change while it waits.
     `poll` is called every `poll_every` seconds in case the event was lost; a value other than None ends the wait, and
-    is its result. With `poll_first`, it is also called before waiting.
+    is its result. With `poll_first`, it is also called before waiting. With `is_hint`, an event does not end the wait
+    but makes it poll: for events that may come more than once, or for one of several things to wait for.
+    `expire` is called at the deadline, after a last poll. It may end the wait like `poll`, or raise a better error.
     """
 
     __slots__ = (
-        *("convert_payload", "deadline", "key", "name", "poll", "poll_every", "poll_first", "result", "task_state"),
+        *("convert_payload", "deadline", "expire", "is_hint", "key", "name", "poll", "poll_every", "poll_first"),
+        *("result", "task_state"),
     )
 
     def __init__(
@@ -174,7 +177,11 @@ class Wait(Generic[O_contra]):
         poll_first: bool = False,
         convert_payload: Callable[[O_contra, object], R] | None = None,
         task_state: str | None = None,
+        is_hint: bool = False,
+        expire: Callable[[O_contra], Awaitable[R | None]] | None = None,
     ) -> None:
+        if is_hint and not (poll and poll_first):
+            raise InvalidDefinition(f"the wait {str(name)!r} needs a poll that comes first, to see what its hints mean")
         self.name, self.result = str(name), None if isinstance(name, str) else name
         self.key = key
         self.deadline = deadline
@@ -182,6 +189,8 @@ class Wait(Generic[O_contra]):
         self.poll_every = poll_every
         self.poll_first = poll_first
         self.convert_payload = convert_payload
+        self.is_hint = is_hint
+        self.expire = expire
         self.task_state = task_state
 
 

@@ -18,6 +18,7 @@ STALE_AFTER_SECONDS = 3600.0
 _DELIVER = """
 UPDATE operation_waits SET posted_at = $2, payload = $3 WHERE key = $1 AND posted_at IS NULL RETURNING operation_id
 """
+_RESET = "UPDATE operation_waits SET posted_at = NULL, payload = NULL, poll_at = $2 WHERE operation_id = $1"
 _RESUME = """
 UPDATE operations SET state = 'queued', run_at = $2, updated_at = $2 WHERE id = ANY($1) AND state = 'waiting'
 """
@@ -29,15 +30,18 @@ RETURNING payload
 """
 
 
-async def post_event(tx: Transaction, key: str, payload: object = None) -> bool:
-    """Resume the operations that wait for the key. If there are none, store the event and return False."""
+async def post_event(tx: Transaction, key: str, payload: object = None, *, stored: bool = True) -> bool:
+    """Resume the operations that wait for the key. If there are none, store the event and return False.
+
+    An event for waits that take it as a hint need not be `stored`: these waits poll first.
+    """
     await _lock(tx, key)
     now, text = clock.now(), json.encode(payload).decode()
     waiting = [row["operation_id"] for row in await tx.fetch(_DELIVER, key, now, text)]
     if waiting:
         await tx.execute(_RESUME, waiting, now)
         tx.notify(WORK_CHANNEL)
-    else:
+    elif stored:
         await tx.execute("INSERT INTO operation_events (key, payload, created_at) VALUES ($1, $2, $3)", key, text, now)
     return bool(waiting)
 
@@ -58,7 +62,8 @@ async def check_event(
     next_poll = now + wait.poll_every if wait.poll else None
     known = await tx.fetch_one("SELECT * FROM operation_waits WHERE operation_id = $1", row.id)
     if known is None:
-        if earlier := await tx.fetch_one(_CONSUME, key, row.round_started_at):
+        earlier = None if wait.is_hint else await tx.fetch_one(_CONSUME, key, row.round_started_at)
+        if earlier:
             return EventCheck(True, json.decode(earlier["payload"]))
         await tx.execute(
             "INSERT INTO operation_waits (operation_id, name, key, poll_at, created_at) VALUES ($1, $2, $3, $4, $5)",
@@ -69,6 +74,10 @@ async def check_event(
             now,
         )
         return EventCheck(False, poll_at=now if wait.poll_first else next_poll)
+    if known["posted_at"] is not None and wait.is_hint:
+        # An event that comes from now on is noticed after the poll.
+        await tx.execute(_RESET, row.id, now)
+        return EventCheck(False, poll_at=now)
     if known["posted_at"] is not None:
         return EventCheck(True, json.decode(known["payload"]))
     if polled:

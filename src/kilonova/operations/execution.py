@@ -225,16 +225,20 @@ class Execution:
 
     async def _poll(self, wait: Wait[Operation], deadline: float) -> None:
         """Poll in case the event was lost, also at the deadline."""
+        result = None
         if wait.poll is not None:
             left = max(deadline - clock.now(), wait.poll_every)
             result = await self._interruptible(left, True, wait.poll, self.op)
-            if result is not None:
-                await self._inject_fault("after", FORWARD, wait)
-                async with self.op.db.transaction() as tx:
-                    after = await self._finish_wait(tx, wait, result)
-                self._step_finished(wait, FORWARD, DONE, after)
-                return
-        if clock.now() >= deadline:
+        expired = clock.now() >= deadline
+        if result is None and expired and wait.expire is not None:
+            result = await self._interruptible(wait.poll_every, True, wait.expire, self.op)
+        if result is not None:
+            await self._inject_fault("after", FORWARD, wait)
+            async with self.op.db.transaction() as tx:
+                after = await self._finish_wait(tx, wait, result)
+            self._step_finished(wait, FORWARD, DONE, after)
+            return
+        if expired:
             raise self._timeout_error()
         await self._wait(wait, deadline, polled=True)
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 
 from kilonova.placement.candidates.explain import find_unmet_requirement
-from kilonova.placement.candidates.model import Provider, ResourceRequest
+from kilonova.placement.candidates.model import AllocationRequest, Provider, ResourceRequest
 from kilonova.placement.candidates.search import allocation_requests
 from kilonova.scheduler.explain import resource_classes
 from kilonova.scheduler.filters.capacity import format_amount
@@ -37,14 +37,15 @@ class Allocator:
         """Whether the columns describe every host completely, so that no search is needed."""
         return self._simple and self._hosts.all_single_provider
 
-    def allocate(self, row: int) -> Allocations | None:
-        """The allocations to claim on a host; None if it cannot take the request."""
+    def allocate(self, row: int) -> AllocationRequest | None:
+        """The allocations to claim on a host, and which providers serve which group; None if it cannot take them."""
         if self._simple and self._hosts.has_single_provider(row):
             return self.allocate_from_root(row)
         return best_allocations(self._resource_request, self._classes, *self._hosts.providers_of(row, self._classes))
 
-    def allocate_from_root(self, row: int) -> Allocations:
-        return {self._hosts.uuids[row]: self._amounts}
+    def allocate_from_root(self, row: int) -> AllocationRequest:
+        root = self._hosts.uuids[row]
+        return AllocationRequest(root, {root: self._amounts}, {})
 
     def explain(self, row: int) -> str:
         """Why a host cannot take the request."""
@@ -75,15 +76,15 @@ class Allocator:
 
 def best_allocations(
     request: ResourceRequest, classes: Iterable[str], tree: list[Provider], sharing: list[Provider]
-) -> Allocations | None:
+) -> AllocationRequest | None:
     """Allocations from the providers of a host and those that share with it; None if there are none."""
     # Providers with the least free space come first, so that others stay free for large requests.
     found = allocation_requests(request, _fullest_first(tree, classes), _fullest_first(sharing, classes))
-    compared = [one.allocations for one in islice(found, _COMPARED)]
+    compared = list(islice(found, _COMPARED))
     if len(compared) < 2:
         return compared[0] if compared else None
     own = {provider.uuid for provider in tree}
-    return min(compared, key=lambda one: (_count_shared(one, own), len(one)))
+    return min(compared, key=lambda one: (_count_shared(one.allocations, own), len(one.allocations)))
 
 
 def _fullest_first(providers: list[Provider], classes: Iterable[str]) -> list[Provider]:

@@ -20,6 +20,8 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
     allocations: dict[str, dict[str, int]]
     facts: int | None = None
     """`facts` of the root provider at planning time: the claim fails if they have changed since."""
+    providers: dict[str, str] = {}
+    """The provider of each numbered group, by its suffix."""
 
 
 class Plan(msgspec.Struct, frozen=True):

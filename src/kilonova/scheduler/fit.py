@@ -131,9 +131,10 @@ class _Counter:
     def _fill(self, tree: list[Provider], sharing: tuple[Provider, ...], cap: int, capped_by: str) -> _Filled:
         number, shared = 0, list(sharing)
         while number < cap:
-            taken = best_allocations(self.resource_request, self.classes, tree, shared)
-            if not taken:
+            best = best_allocations(self.resource_request, self.classes, tree, shared)
+            if best is None:
                 return _Filled(number, _scarce_resource(self.resource_request, [*tree, *shared]), tuple(shared))
+            taken = best.allocations
             times = min(_max_repeats([*tree, *shared], taken), cap - number)
             tree = [_reduced(provider, taken, times) for provider in tree]
             shared = [_reduced(provider, taken, times) for provider in shared]

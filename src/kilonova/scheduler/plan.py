@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from kilonova.scheduler.allocations import Allocations, Allocator
+from kilonova.placement.candidates.model import AllocationRequest
+from kilonova.scheduler.allocations import Allocator
 from kilonova.scheduler.arrays import Integers, Numbers
 from kilonova.scheduler.candidates import Candidate, Plan
 from kilonova.scheduler.config import SchedulerConfig
@@ -227,11 +228,11 @@ class _TimeSlice:
 
 def _allocate(
     allocator: Allocator, hosts: Hosts, rows: Integers, totals: Numbers, number: int
-) -> Sliced[tuple[list[tuple[int, Allocations]], list[int]]]:
+) -> Sliced[tuple[list[tuple[int, AllocationRequest]], list[int]]]:
     """The best hosts, as positions in `rows` with their allocations; and the better rows that cannot allocate."""
     if allocator.columns_suffice:
         return [(n, allocator.allocate_from_root(int(rows[n]))) for n in _highest(totals, number).tolist()], []
-    found: list[tuple[int, Allocations]] = []
+    found: list[tuple[int, AllocationRequest]] = []
     failed: list[int] = []
     filtered: RowVersions | None = None  # as the filters saw them; set at the first pause
     time_slice = _TimeSlice()
@@ -240,15 +241,15 @@ def _allocate(
             filtered = filtered or hosts.row_versions()
             yield
         row = int(rows[n])
-        allocations = allocator.allocate(row) if filtered is None or hosts.is_unchanged(row, filtered) else None
-        if allocations is None:
+        allocated = allocator.allocate(row) if filtered is None or hosts.is_unchanged(row, filtered) else None
+        if allocated is None:
             failed.append(row)
             continue
-        found.append((n, allocations))
+        found.append((n, allocated))
         if len(found) == number:
             break
     if filtered is not None:
-        found = [(n, allocations) for n, allocations in found if hosts.is_unchanged(int(rows[n]), filtered)]
+        found = [(n, allocated) for n, allocated in found if hosts.is_unchanged(int(rows[n]), filtered)]
     return found, failed
 
 
@@ -265,7 +266,7 @@ def _plan(
     request: Request,
     hosts: Hosts,
     results: tuple[FilterResult, ...],
-    found: list[tuple[int, Allocations]],
+    found: list[tuple[int, AllocationRequest]],
     rows: Integers,
     totals: Numbers,
     parts: dict[str, Numbers],
@@ -273,9 +274,14 @@ def _plan(
     best = rows[[n for n, _ in found]]
     candidates = tuple(
         Candidate(
-            hosts.uuids[row], hosts.names[row], hosts.hypervisor_hostnames[row], allocations, hosts.facts_version(row)
+            hosts.uuids[row],
+            hosts.names[row],
+            hosts.hypervisor_hostnames[row],
+            allocated.allocations,
+            hosts.facts_version(row),
+            {suffix: providers[0] for suffix, providers in allocated.mappings.items() if suffix},
         )
-        for row, (_, allocations) in zip(best.tolist(), found, strict=True)
+        for row, (_, allocated) in zip(best.tolist(), found, strict=True)
     )
     free_per_row = free_amounts(hosts, best, resource_classes(request))
     weights = tuple(

@@ -9,14 +9,18 @@ import msgspec
 from kilonova.compute.api import api
 from kilonova.compute.external_events.schemas import (
     CREATE,
+    NETWORK_CHANGED,
     POWER_UPDATE,
     STATUSES,
     VIF_DELETED,
+    VIF_PLUGGED,
+    VIF_UNPLUGGED,
     VOLUME_EXTENDED,
     VOLUME_REIMAGED,
 )
 from kilonova.compute.operations.detach_interface import DetachInterface, DetachInterfaceParams
 from kilonova.compute.operations.extend_volume import ExtendVolume
+from kilonova.compute.operations.steps import interface_refresh, plugged
 from kilonova.compute.operations.steps.volumes import ExtendVolumeParams
 from kilonova.compute.servers.action_checks import begin_operation
 from kilonova.compute.servers.server import Server
@@ -45,6 +49,8 @@ SOME_FAILED = 207
 # Events that require a tag, the id of the volume.
 TAGGED = (VOLUME_EXTENDED, VOLUME_REIMAGED)
 POWER = ("POWER_ON", "POWER_OFF")
+# Events of changes of a server's ports.
+NETWORK = (NETWORK_CHANGED, VIF_PLUGGED, VIF_UNPLUGGED)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -91,9 +97,16 @@ async def _process(ctx: Context, tx: Transaction, server: Server | None, event: 
         return NOT_FOUND
     if not _is_valid(event):
         return BAD_REQUEST
+    tag = event.tag or ""
+    if event.name in NETWORK and not ctx.services.network.built_in:
+        # Neutron's events are hints: the operations that they concern read the ports.
+        if event.name == VIF_PLUGGED and event.status == "completed":
+            await post_event(tx, plugged.port_event_key(server.id, tag))
+        await post_event(tx, plugged.event_key(server.id), stored=False)
+        await interface_refresh.begin_once(tx, server)
+        return OK if server.host else UNPROCESSABLE
     if server.host is None:
         return UNPROCESSABLE
-    tag = event.tag or ""
     if event.name == VIF_DELETED and server.find_interface(tag):
         await begin_operation(ctx, tx, server, DetachInterface, DetachInterfaceParams(tag))
     elif event.name != VOLUME_EXTENDED:

@@ -6,9 +6,10 @@ from kilonova.http.parameter_types import STRING, UUID, Schema, closed_object
 
 VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND = "volume-extended", "power-update", "accelerator-request-bound"
 VOLUME_REIMAGED, VIF_DELETED = "volume-reimaged", "network-vif-deleted"
+NETWORK_CHANGED, VIF_PLUGGED, VIF_UNPLUGGED = "network-changed", "network-vif-plugged", "network-vif-unplugged"
 # In the order of the microversions that added them.
 NAMES = (
-    *("network-changed", "network-vif-plugged", "network-vif-unplugged", VIF_DELETED),
+    *(NETWORK_CHANGED, VIF_PLUGGED, VIF_UNPLUGGED, VIF_DELETED),
     *(VOLUME_EXTENDED, POWER_UPDATE, REQUEST_BOUND, VOLUME_REIMAGED),
 )
 STATUSES = ("failed", "completed", "in-progress")

@@ -11,6 +11,7 @@ from kilonova.compute.interfaces import checks, ip_actions
 from kilonova.compute.interfaces.checks import RequestedAttachment
 from kilonova.compute.operations.attach_interface import BIND, MAKE, AttachInterface, AttachInterfaceParams
 from kilonova.compute.operations.detach_interface import DetachInterface, DetachInterfaceParams
+from kilonova.compute.operations.steps import plugged
 from kilonova.compute.servers import action_checks, model, operation_result
 from kilonova.compute.servers.schemas import DEVICE_TAG
 from kilonova.compute.servers.server import Server
@@ -80,7 +81,9 @@ async def create(ctx: Context, server_id: str) -> Response:
         server = await find_ready(ctx, tx)
         checks.check_new(server, wanted)
         params = AttachInterfaceParams(wanted)
-        operation_id = await action_checks.begin_operation(ctx, tx, server, AttachInterface, params)
+        operation_id = await action_checks.begin_operation(
+            ctx, tx, server, AttachInterface, params, without=plugged.steps_to_skip(ctx.services)
+        )
     seconds = operation_result.result_timeout_seconds(ctx)
     try:
         results = await operation_result.await_results(ctx, operation_id, seconds)

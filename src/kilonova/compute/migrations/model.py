@@ -73,8 +73,9 @@ async def begin_move(
     user_id: str,
     request_id: str | None,
     new_flavor: MoveFlavor | None = None,
+    without: frozenset[str] = frozenset(),
 ) -> str:
-    """Write the operation and its move."""
+    """Write the operation, without the steps `without`, and its move."""
     operation_id = await begin(
         tx,
         operation,
@@ -84,6 +85,7 @@ async def begin_move(
         user_id=user_id,
         request_id=request_id,
         host=server.host,
+        without=without,
     )
     old = MoveFlavor.of(server.flavor_id, server.flavor)
     now = clock.now()

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import call
-from kilonova.compute.operations.steps import cleanup, interfaces
+from kilonova.compute.operations.steps import cleanup, interfaces, plugged
 from kilonova.compute.operations.steps.server import Harmless, nic_of, server_of
-from kilonova.compute.servers import model
+from kilonova.compute.servers import model, states
 from kilonova.compute.servers.requested_networks import RequestedInterface
 from kilonova.compute.servers.server import Interface
 from kilonova.hosts.messages.verbs import AttachNic
@@ -35,6 +35,7 @@ class AttachInterface(Harmless[AttachInterfaceParams]):
             Step(MAKE, make, undo=unmake, deadline=120),
             Step(BIND, bind, undo=unbind, deadline=120),
             Step(ATTACH, attach, undo=detach, deadline=300),
+            plugged.wait_for(expected_ports),
             transaction_step("settle", settle, "the interface"),
         )
 
@@ -70,6 +71,12 @@ async def attach(op: AttachInterface) -> None:
     server = await server_of(op)
     verb = AttachNic(guest_id=server.id, nic=nic_of(op.result(BIND)))
     await call(op, server.host_name, ATTACH, verb)
+
+
+async def expected_ports(op: AttachInterface) -> plugged.Expected | None:
+    server = await server_of(op)
+    is_running = server.power_state == states.RUNNING
+    return plugged.Expected(server.host_name, [op.result(BIND)]) if is_running else None
 
 
 async def detach(op: AttachInterface) -> None:

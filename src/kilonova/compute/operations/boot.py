@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.block_devices import model as devices
-from kilonova.compute.operations.steps import choose, new_volumes, place, ports
+from kilonova.compute.host_calls import HostCallFailed
+from kilonova.compute.operations.steps import choose, new_volumes, place, plugged, port_resources, ports
 from kilonova.compute.operations.steps.choose import Proposal
 from kilonova.compute.operations.steps.new_volumes import MAKE_VOLUMES, CreatedVolumes
 from kilonova.compute.operations.steps.server import guest_of, server_of, zone_of
@@ -69,6 +70,7 @@ class Boot(Operation[BootParams]):
             Step(MAKE_PORTS, make_ports, undo=drop_ports, deadline=120, task_state="networking"),
             place.connect_step("block_device_mapping"),
             Step(place.SPAWN, spawn, undo=place.destroy, deadline=600, task_state="spawning"),
+            plugged.wait_for(expected_ports, task_state="spawning"),
             place.complete_step("spawning"),
             transaction_step("settle", settle, "state, interfaces and time of launch", task_state="spawning"),
         )
@@ -93,11 +95,16 @@ async def make_volumes(op: Boot) -> CreatedVolumes | None:
 async def choose_host(op: Boot) -> Proposal:
     server, destination = await server_of(op), op.params.destination or ANYWHERE
     request = await scheduling.request_for(op.db, server, destination=destination, excluded=choose.tried_hosts(op))
+    request = await port_resources.add(op, request, [each.port for each in op.params.networks if each.port])
     return await choose.propose(op, server, request)
 
 
 async def make_ports(op: Boot) -> list[Interface]:
-    return await ports.create_or_bind(op, choose.claimed_host(op), op.params.networks, op.params.security_groups)
+    host = choose.claimed_host(op)
+    try:
+        return await ports.create_or_bind(op, host, op.params.networks, op.params.security_groups)
+    except HostCallFailed as failure:
+        choose.try_next_host(op, host, failure.outcome)
 
 
 async def drop_ports(op: Boot) -> None:
@@ -111,6 +118,10 @@ async def spawn(op: Boot) -> None:
     zone = await zone_of(op, choose.claimed_host(op))
     interfaces = op.result(MAKE_PORTS)
     await place.spawn(op, Spawn(guest=guest_of(await server_of(op), interfaces, disks, local, zone)))
+
+
+async def expected_ports(op: Boot) -> plugged.Expected:
+    return plugged.Expected(choose.claimed_host(op), op.result(MAKE_PORTS))
 
 
 async def settle(op: Operation, tx: Transaction) -> None:

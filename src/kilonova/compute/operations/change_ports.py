@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct, structs
 
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.operations.steps import interfaces, ports
+from kilonova.compute.operations.steps import ports
+from kilonova.compute.operations.steps.network_errors import network_errors
 from kilonova.compute.operations.steps.server import Harmless, server_of
 from kilonova.compute.servers import model
 from kilonova.network.client import Attributes, FixedIp, NetworkError, Port
@@ -100,7 +101,7 @@ def _address_steps() -> tuple[Entry[ChangeAddresses], ...]:
 
 
 async def read_port(op: ChangeAddresses) -> PortBefore:
-    async with interfaces.network_errors():
+    async with network_errors():
         found = await ports.list_ports(op, await op.services.identity.token())
     port = next((port for port in found if _is_requested(op, port)), None)
     if port is None:
@@ -112,7 +113,7 @@ async def change_addresses(op: ChangeAddresses) -> list[str]:
     """The addresses that the port has afterwards."""
     before = op.result(READ_PORT)
     token = await op.services.identity.token()
-    async with interfaces.network_errors():
+    async with network_errors():
         port = await op.services.network.port(before.id, token)
         if port is None:
             raise Failed(f"Port id {before.id} could not be found.")
@@ -174,7 +175,7 @@ def _group_steps() -> tuple[Entry[ChangeGroups], ...]:
 
 async def read_groups(op: ChangeGroups) -> dict[str, list[str]]:
     """The present security groups of each port."""
-    async with interfaces.network_errors():
+    async with network_errors():
         found = await ports.list_ports(op, await op.services.identity.token())
     return {port.id: port.security_groups for port in found if port.port_security_enabled}
 
@@ -207,7 +208,7 @@ def _changed(op: ChangeGroups, groups: list[str], group: str) -> list[str]:
 
 async def _update(op: Operation, port_id: str, changes: Attributes) -> None:
     """Update a port of the server. A deleted port needs no change."""
-    async with interfaces.network_errors():
+    async with network_errors():
         try:
             await op.services.network.update_port(port_id, changes, await op.services.identity.token())
         except NetworkError as error:

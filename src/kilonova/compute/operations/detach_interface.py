@@ -6,16 +6,19 @@ from msgspec import Struct
 
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import DETACH_TIMEOUT_SECONDS, UNLESS_MISSING, call
-from kilonova.compute.operations.steps import cleanup, interfaces
+from kilonova.compute.operations.steps import cleanup, interfaces, port_resources
 from kilonova.compute.operations.steps.cleanup import NO_DEADLINE
 from kilonova.compute.operations.steps.server import Harmless, fence, server_of
 from kilonova.compute.servers import model
 from kilonova.compute.servers.server import Interface
 from kilonova.hosts.messages.verbs import DetachNic
-from kilonova.operations import Entry, Failed, Operation, Step, begin, transaction_step
+from kilonova.operations import Entry, Failed, Operation, Step, StepResult, begin, transaction_step
+from kilonova.placement.partial_release import release_part
 from kilonova.store import Transaction
 
 DETACH = "detach nic"
+# The resources of the port to release, by provider and class.
+FREE = StepResult("free port", dict[str, dict[str, int]])
 
 
 class DetachInterfaceParams(Struct, frozen=True):
@@ -31,8 +34,8 @@ class DetachInterface(Harmless[DetachInterfaceParams]):
     def steps() -> tuple[Entry[DetachInterface], ...]:
         return (
             Step(DETACH, detach, undo=attach_again, deadline=300),
-            Step("free port", free, undo=own_again, deadline=120),
-            transaction_step("settle", settle, "the interface"),
+            Step(FREE, free, undo=own_again, deadline=120),
+            transaction_step("settle", settle, "the interface and the resources of its port"),
         )
 
 
@@ -72,20 +75,27 @@ async def attach_again(op: DetachInterface) -> None:
         await cleanup.attach_interface(op, server.host, f"undo {DETACH}", interface)
 
 
-async def free(op: DetachInterface) -> None:
-    """Unbind the port. A port to delete belongs to this operation until then, so that no other server takes it."""
+async def free(op: DetachInterface) -> dict[str, dict[str, int]] | None:
+    """Unbind the port. A port to delete belongs to this operation until then, so that no other server takes it.
+
+    Returns the resources of the port, if it has any.
+    """
     interface = (await server_of(op)).find_interface(op.params.port_id)
-    if interface is not None:
-        await interfaces.release_port(op, interface.port_id, "" if interface.given else op.id)
+    if interface is None:
+        return None
+    resources = await port_resources.allocated(op, interface)
+    await interfaces.release_port(op, interface.port_id, "" if interface.given else op.id)
+    return resources or None
 
 
 async def own_again(op: DetachInterface) -> None:
     """Undo `free`. A port that was deleted or taken by another owner stays detached."""
     server = await server_of(op)
-    if server.find_interface(op.params.port_id) is None:
+    interface = server.find_interface(op.params.port_id)
+    if interface is None:
         return
     try:
-        await interfaces.take_port(op, op.params.port_id, server.host_name)
+        await interfaces.take_port(op, op.params.port_id, server.host_name, interface.allocation)
     except Failed:
         async with op.db.transaction() as tx:
             await _remove(op, tx)
@@ -94,6 +104,8 @@ async def own_again(op: DetachInterface) -> None:
 
 async def settle(op: DetachInterface, tx: Transaction) -> None:
     removed = await _remove(op, tx)
+    if removed is not None and (resources := op.find_result(FREE)):
+        await release_part(tx, str(op.server_id), resources)
     if removed is not None and not removed.given:
         await begin(
             tx,

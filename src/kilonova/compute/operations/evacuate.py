@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.operations.steps import choose, cleanup, images, move, place, volumes
+from kilonova.compute.operations.steps import choose, cleanup, images, move, place, plugged, volumes
 from kilonova.compute.operations.steps.choose import claimed_host
 from kilonova.compute.operations.steps.move import Move, MoveParams
 from kilonova.compute.operations.steps.server import server_of
@@ -33,6 +33,7 @@ class Evacuate(Move[EvacuateParams]):
             move.volume_step(),
             Step(move.PORTS, move.move_ports, undo=move.return_ports, deadline=120),
             Step(BUILD, build, undo=destroy, deadline=600),
+            plugged.wait_for(expected_ports),
             place.complete_step(),
             transaction_step(
                 move.HAND_OVER, hand_over, "allocation, host and state; begins the cleanup of the old guest"
@@ -47,6 +48,10 @@ async def build(op: Evacuate) -> None:
     verb = Spawn(guest=guest, start=op.params.start, disk_of=server.host_name)
     host = claimed_host(op)
     await choose.build_guest(op, host, BUILD, place.with_image_source(op, verb, host))
+
+
+async def expected_ports(op: Evacuate) -> plugged.Expected | None:
+    return plugged.Expected(claimed_host(op), (await server_of(op)).nics) if op.params.start else None
 
 
 async def destroy(op: Operation) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from kilonova import clock
 from kilonova.compute import operation_kinds as kinds
@@ -26,11 +26,20 @@ from kilonova.compute.host_calls import (
     read,
 )
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.steps import choose, cleanup, migration_queue, move, ports, volumes
+from kilonova.compute.operations.steps import (
+    choose,
+    cleanup,
+    migration_queue,
+    move,
+    plugged,
+    port_attributes,
+    ports,
+    volumes,
+)
 from kilonova.compute.operations.steps.choose import Claim, claimed_host
 from kilonova.compute.operations.steps.move import Move, MoveParams
 from kilonova.compute.operations.steps.server import fence, host_of, server_of
-from kilonova.compute.servers import model
+from kilonova.compute.servers import interface_cache, model
 from kilonova.compute.servers.server import Server
 from kilonova.hosts.messages import MigrationState
 from kilonova.hosts.messages.verbs import (
@@ -53,6 +62,7 @@ from kilonova.hosts.transport import (
     Interrupted,
     VersionTooOld,
 )
+from kilonova.network.client import Binding
 from kilonova.operations import Entry, Failed, Operation, Step, StepResult, Wait, transaction_step
 from kilonova.store import Transaction
 
@@ -70,6 +80,8 @@ class UnconfirmedArrival(Struct, frozen=True):
 
 
 MIGRATE = StepResult("migrate guest", UnconfirmedArrival)
+# How the ports are bound on the destination, by port.
+BIND = StepResult("bind ports", dict[str, Binding])
 PREPARE = "prepare destination"
 STANDBY, ADOPT = "standby volumes", "adopt volumes"
 UNDO = f"undo {MIGRATE}"
@@ -103,8 +115,8 @@ class LiveMigrate(Move[LiveMigrateParams]):
                 poll_every=60,
             ),
             Step(STANDBY, standby_volumes, undo=drop_standby_volumes, deadline=120, cancellable=False),
+            Step(BIND, bind_ports, undo=unbind_ports, deadline=120),
             Step(PREPARE, prepare, undo=discard_slot, deadline=300),
-            Step("bind ports", bind_ports, undo=unbind_ports, deadline=120),
             # `_limit` sets the real limit, by the guest's memory.
             Step(MIGRATE, migrate, undo=bring_back, deadline=30 * DAY_SECONDS),
             Step(
@@ -114,7 +126,8 @@ class LiveMigrate(Move[LiveMigrateParams]):
                 why=f"undoing '{MIGRATE}' connects them to the guest's host",
                 deadline=120,
             ),
-            Step(move.PORTS, move.move_ports, undo=move.return_ports, deadline=120),
+            Step(move.PORTS, move_ports, undo=move.return_ports, deadline=120),
+            plugged.wait_for(expected_ports, always_continues=True),
             transaction_step(move.HAND_OVER, hand_over, "allocation, host and state"),
         )
 
@@ -156,8 +169,10 @@ async def adopt_volumes(op: Operation) -> None:
 async def prepare(op: LiveMigrate) -> None:
     """Have both hosts check that the migration can work, and the destination prepare for the guest."""
     server, there = await server_of(op), claimed_host(op)
+    bound = op.find_result(BIND) or {}
+    nics = [interface_cache.with_standby(nic, bound.get(nic.port_id)) for nic in server.nics]
     try:
-        await _prepare_hosts(op, PREPARE, server, server.host_name, there)
+        await _prepare_hosts(op, PREPARE, structs.replace(server, nics=nics), server.host_name, there)
     except (HostNotResponding, HostRefused) as outcome:
         if outcome.host == server.host and isinstance(outcome, _SOURCE_OUTCOMES):
             raise HostCallFailed(f"The server's host could not {PREPARE}", outcome) from outcome
@@ -169,12 +184,26 @@ async def discard_slot(op: Operation) -> None:
         await cleanup.clean_up(op, claimed_host(op), f"undo {PREPARE}", slot=op.id)
 
 
-async def bind_ports(op: Operation) -> None:
-    await ports.prepare_standby(op, claimed_host(op))
+async def bind_ports(op: LiveMigrate) -> dict[str, Binding] | None:
+    there = claimed_host(op)
+    try:
+        bound = await ports.prepare_standby(op, there)
+    except HostCallFailed as failure:
+        _try_next_destination(op, there, failure.outcome)
+    return None if op.services.network.built_in else bound
 
 
 async def unbind_ports(op: Operation) -> None:
     await ports.drop_standby(op, claimed_host(op))
+
+
+async def move_ports(op: LiveMigrate) -> None:
+    """The guest is there already, so no other host can be tried."""
+    await ports.move(op, claimed_host(op))
+
+
+async def expected_ports(op: LiveMigrate) -> plugged.Expected:
+    return plugged.Expected(claimed_host(op), (await server_of(op)).nics)
 
 
 async def hand_over(op: Operation, tx: Transaction) -> None:
@@ -426,7 +455,7 @@ async def _migrate_back(op: LiveMigrate, server: Server, here: str, there: str) 
 
 async def _follow_guest(op: Operation, there: str) -> None:
     """Move the server to the destination, although its migration failed, because the guest cannot come back."""
-    await ports.move(op, there)
+    await ports.return_to(op, there, port_attributes.default_providers(op))
     await volumes.settle(op, there)
     async with op.db.transaction() as tx:
         host = await tx.fetch_value("SELECT host FROM servers WHERE id = $1 FOR UPDATE", op.server_id)

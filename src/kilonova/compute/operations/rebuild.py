@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from kilonova.compute import operation_kinds as kinds
-from kilonova.compute.operations.steps import guest, power, volumes
+from kilonova.compute.operations.steps import guest, plugged, power, volumes
 from kilonova.compute.operations.steps.guest import BUILD, PARK, STOP
 from kilonova.compute.operations.steps.server import Harmless, host_of
 from kilonova.operations import Entry, Failed, Operation, Step, transaction_step
@@ -47,6 +47,7 @@ class Rebuild(Harmless[RebuildParams]):
                 deadline=300,
             ),
             Step(BUILD, guest.rebuild, undo=guest.destroy_rebuilt, deadline=600),
+            plugged.wait_for(guest.expected_ports),
             Step(COMPLETE, volumes.complete, undo=None, why="they were in use before", deadline=120),
             transaction_step("settle", guest.settle_rebuilt, "the server's row; begins the cleanup of the old guest"),
         )

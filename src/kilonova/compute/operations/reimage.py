@@ -14,7 +14,7 @@ from kilonova.compute.block_devices import model as devices
 from kilonova.compute.block_devices.model import BlockDevice
 from kilonova.compute.external_events.schemas import VOLUME_REIMAGED
 from kilonova.compute.host_calls import is_refused_too_often
-from kilonova.compute.operations.steps import cleanup, guest, images, power, volumes
+from kilonova.compute.operations.steps import cleanup, guest, images, plugged, power, volumes
 from kilonova.compute.operations.steps.guest import BUILD, PARK, STOP
 from kilonova.compute.operations.steps.server import server_of
 from kilonova.compute.servers import model
@@ -92,6 +92,8 @@ class Reimage(Operation[ReimageParams]):
             Wait(WAIT, key=event_key, deadline=reimage_seconds, poll=is_over, poll_every=POLL_SECONDS),
             Step(CONNECT, connect, undo=disconnect, deadline=lambda op: 300 + reimage_seconds(op), cancellable=False),
             Step(BUILD, guest.rebuild, undo=destroy, deadline=600),
+            # A failure would leave the server in ERROR, because its old data is lost.
+            plugged.wait_for(guest.expected_ports, always_continues=True),
             Step(COMPLETE, complete, undo=None, why=f"undoing '{CONNECT}' deletes the attachment", deadline=120),
             transaction_step("settle", guest.settle_rebuilt, "the server's row; begins the cleanup of the old guest"),
         )

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType, structs
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import HostCallFailed
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.steps import choose, cleanup, guest, move, place, power, volumes
+from kilonova.compute.operations.steps import choose, cleanup, guest, move, place, plugged, power, volumes
 from kilonova.compute.operations.steps.choose import claimed_host
 from kilonova.compute.operations.steps.guest import BUILD, PARK, STOP, was_running
 from kilonova.compute.operations.steps.move import HAND_OVER_COLD, PORTS, HandedOver, Move, MoveParams
@@ -44,6 +44,7 @@ def _steps() -> tuple[Entry[Resize | Migrate], ...]:
         move.volume_step(task_state="resize_migrated"),
         Step(PORTS, move.move_ports, undo=move.return_ports, deadline=120, task_state="resize_migrated"),
         Step(BUILD, build, undo=destroy, deadline=3600, task_state="resize_finish"),
+        plugged.wait_for(expected_ports, task_state="resize_finish"),
         place.complete_step(task_state="resize_finish"),
         transaction_step(HAND_OVER_COLD, hand_over, "allocations, host, flavor and state", task_state="resize_finish"),
     )
@@ -98,6 +99,11 @@ async def _addresses_of_source(op: Operation, source: str) -> dict[str, str]:
         if outcome.passing:
             raise
         raise HostCallFailed("The server's host could not tell where it is reached", outcome) from outcome
+
+
+async def expected_ports(op: Operation) -> plugged.Expected | None:
+    server = await server_of(op)
+    return plugged.Expected(claimed_host(op), server.nics) if was_running(server) else None
 
 
 async def destroy(op: Operation) -> None:

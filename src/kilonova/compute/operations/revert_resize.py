@@ -11,18 +11,29 @@ from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import HostCallFailed, call, is_down, is_forced_down_or_removed
 from kilonova.compute.migrations import model as moves
 from kilonova.compute.migrations.model import Migration
-from kilonova.compute.operations.steps import cleanup, guest, move, place, ports, power, volumes
+from kilonova.compute.operations.steps import (
+    cleanup,
+    guest,
+    move,
+    place,
+    plugged,
+    port_attributes,
+    ports,
+    power,
+    volumes,
+)
+from kilonova.compute.operations.steps.choose import CLAIM, Claim
 from kilonova.compute.operations.steps.cleanup import LeftOn
 from kilonova.compute.operations.steps.guest import PARK, was_running
 from kilonova.compute.operations.steps.move import HAND_OVER, PORTS, VOLUMES, EndResizeParams, HandedOver
-from kilonova.compute.operations.steps.server import Harmless, server_of
+from kilonova.compute.operations.steps.server import Harmless, host_of, server_of
 from kilonova.compute.servers import model, states
 from kilonova.hosts.messages.verbs import Unpark
 from kilonova.hosts.transport import HostNotResponding
 from kilonova.operations import Entry, Failed, Step, StepResult, transaction_step
 from kilonova.placement import swap_allocations
 from kilonova.placement.claims import Consumer, release
-from kilonova.store import Transaction
+from kilonova.store import Reader, Transaction
 
 STOP = StepResult(guest.STOP, LeftOn)
 UNPARK = "unpark guest"
@@ -39,8 +50,9 @@ class RevertResize(Harmless[EndResizeParams]):
             Step(STOP, stop, undo=guest.start_again, deadline=power.stop_deadline),
             Step(PARK, park, undo=unpark_again, deadline=300),
             Step(VOLUMES, move_volumes, undo=move.return_volumes, deadline=120, cancellable=False),
-            Step(PORTS, move_ports, undo=move.return_ports, deadline=120),
+            Step(PORTS, move_ports, undo=return_ports, deadline=120),
             Step(UNPARK, unpark, undo=park_again, deadline=300),
+            plugged.wait_for(expected_ports),
             place.complete_step(),
             transaction_step(
                 "hand back", hand_back, "allocations, host, flavor and state; begins the cleanup of the parked guest"
@@ -96,7 +108,19 @@ async def move_volumes(op: RevertResize) -> None:
 
 
 async def move_ports(op: RevertResize) -> None:
-    await ports.move(op, (await _move(op)).source_host)
+    claim = await _claim(op)
+    await ports.move(op, (await _move(op)).source_host, port_attributes.former_providers(claim))
+
+
+async def return_ports(op: RevertResize) -> None:
+    claim = await _claim(op)
+    await ports.return_to(op, await host_of(op), port_attributes.claimed_providers(claim))
+
+
+async def expected_ports(op: RevertResize) -> plugged.Expected | None:
+    move = await _move(op)
+    is_running = move.old_power_state == states.RUNNING
+    return plugged.Expected(move.source_host, (await server_of(op)).nics) if is_running else None
 
 
 async def unpark(op: RevertResize) -> None:
@@ -135,10 +159,21 @@ async def _move(op: RevertResize) -> Migration:
 
 
 class _MoveResults(Struct, frozen=True):
+    claim: Claim | None = field(name=CLAIM.name, default=None)
     hand_over: HandedOver | None = field(name=HAND_OVER, default=None)
 
 
 async def _old_disk_config(tx: Transaction, move: Migration) -> str | None:
-    text = await tx.fetch_value("SELECT results FROM operations WHERE id = $1", move.operation_id)
-    found = json.decode(text, type=_MoveResults).hand_over
+    found = (await _results(tx, move.operation_id)).hand_over
     return found.disk_config if found else None
+
+
+async def _claim(op: RevertResize) -> Claim:
+    """The claim of the resize."""
+    found = (await _results(op.db, op.params.move)).claim
+    return found or Claim((await server_of(op)).host_name)
+
+
+async def _results(reader: Reader, operation_id: str) -> _MoveResults:
+    text = await reader.fetch_value("SELECT results FROM operations WHERE id = $1", operation_id)
+    return json.decode(text, type=_MoveResults)

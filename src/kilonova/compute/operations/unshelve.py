@@ -6,7 +6,17 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.host_calls import HostCallFailed, call
-from kilonova.compute.operations.steps import choose, cleanup, images, move, place, ports, volumes
+from kilonova.compute.operations.steps import (
+    choose,
+    cleanup,
+    images,
+    move,
+    place,
+    plugged,
+    port_resources,
+    ports,
+    volumes,
+)
 from kilonova.compute.operations.steps.server import Harmless, image_transfer, server_of
 from kilonova.compute.servers import model, scheduling
 from kilonova.compute.servers.server import Server
@@ -38,6 +48,7 @@ class Unshelve(Harmless[UnshelveParams]):
             Step("bind ports", bind, undo=unbind, deadline=120, task_state="unshelving"),
             place.connect_step(task_state="unshelving"),
             Step(place.SPAWN, spawn, undo=place.destroy, deadline=3600, task_state="spawning"),
+            plugged.wait_for(expected_ports, task_state="spawning"),
             place.complete_step(task_state="spawning"),
             transaction_step(
                 "settle", settle, "state and pin; begins the deletion of the image", task_state="spawning"
@@ -74,15 +85,20 @@ async def request_of(
 async def choose_host(op: Unshelve) -> choose.Proposal:
     server = await server_of(op)
     request = await request_of(op.db, server, op.params, choose.tried_hosts(op))
+    request = await port_resources.add(op, request, [nic.port_id for nic in server.nics])
     return await choose.propose(op, server, request)
 
 
 async def bind(op: Unshelve) -> None:
-    await ports.move(op, choose.claimed_host(op))
+    await move.move_ports(op)
 
 
 async def unbind(op: Unshelve) -> None:
     await ports.move(op, "")
+
+
+async def expected_ports(op: Unshelve) -> plugged.Expected:
+    return plugged.Expected(choose.claimed_host(op), (await server_of(op)).nics)
 
 
 async def spawn(op: Unshelve) -> None:

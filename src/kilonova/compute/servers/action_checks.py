@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from kilonova.compute import dry_run
 from kilonova.compute.migrations.model import begin_move
+from kilonova.compute.operations.steps import plugged
 from kilonova.compute.server_shares import model as server_shares
 from kilonova.compute.servers import model, states
 from kilonova.compute.servers.server import Server
@@ -111,7 +112,14 @@ async def begin_move_operation(
 ) -> str:
     """Begin the operation and insert its migration. Returns the operation's id."""
     return await begin_move(
-        tx, operation, server, type=type, params=params, user_id=ctx.token.user_id, request_id=ctx.request_id
+        tx,
+        operation,
+        server,
+        type=type,
+        params=params,
+        user_id=ctx.token.user_id,
+        request_id=ctx.request_id,
+        without=plugged.steps_to_skip(ctx.services),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.operations import update_metadata
+from kilonova.compute.operations.steps import interface_refresh
 from kilonova.compute.servers import (
     create,
     listing,
@@ -112,6 +113,7 @@ async def update(ctx: Context, server_id: str) -> Response:
         if "pinned_availability_zone" in body:
             await pinned_zone.check(ctx, tx, server, columns["pinned_zone"])
         if columns != {"pinned_zone": server.pinned_zone}:
+            await interface_refresh.begin_rename(tx, server, columns.get("hostname"), ctx.services)
             server = await model.update(tx, server, columns)
             if "name" in columns:
                 await update_metadata.begin_update(ctx, tx, server)

@@ -20,6 +20,7 @@ from kilonova.compute.flavors.model import Flavor
 from kilonova.compute.keypairs import model as keypairs
 from kilonova.compute.keypairs.model import KeyPair
 from kilonova.compute.operations.boot import WITH_VOLUMES, Boot, BootParams
+from kilonova.compute.operations.steps import plugged
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.quotas.source import Source, find_source
 from kilonova.compute.server_groups import model as groups
@@ -87,6 +88,7 @@ class Created:
 async def create(ctx: Context) -> Created:
     prepared = await prepare(ctx)
     without = frozenset() if any(device.is_volume for device in prepared.devices) else WITH_VOLUMES
+    without |= plugged.steps_to_skip(ctx.services)
     async with ctx.db.transaction() as tx:
         servers = await build_servers(ctx, tx, prepared)
         for server in servers:

@@ -1,4 +1,4 @@
-"""Floating IPs of servers, read from the network service once per page."""
+"""Floating IPs of servers: read from the built-in network service once per page, or as stored with a real Neutron."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from kilonova.compute.servers import interface_cache
 from kilonova.compute.servers.server import Server
 from kilonova.http import Context
 from kilonova.http.client import Refused, Unreachable
@@ -16,6 +17,8 @@ NETWORK_TIMEOUT_SECONDS = 5.0
 
 
 async def addresses_by_port(ctx: Context, servers: Iterable[Server]) -> dict[str, list[str]]:
+    if not ctx.services.network.built_in:
+        return interface_cache.floating_ips(servers)
     ports = [interface.port_id for server in servers for interface in server.nics]
     if not ports:
         return {}

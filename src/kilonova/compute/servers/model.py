@@ -231,6 +231,11 @@ async def set_interfaces(tx: Transaction, server_id: str, interfaces: Sequence[I
     await _change(tx, server_id, nics=encode_document(interfaces), fault=None)
 
 
+async def replace_interfaces(tx: Transaction, server_id: str, interfaces: Sequence[Interface]) -> None:
+    """Store what the network service tells of the server's interfaces. That is no change of the server itself."""
+    await _write(tx, server_id, None, nics=encode_document(interfaces))
+
+
 async def set_metadata(tx: Transaction, server_id: str, metadata: Mapping[str, str]) -> None:
     await _change(tx, server_id, metadata=encode_document(metadata))
 

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from kilonova.http import Context
 from kilonova.http.errors import BadRequest, Conflict, Forbidden
-from kilonova.network.client import Network, NetworkError
+from kilonova.network.client import Network, NetworkError, Port
 
 ATTACH = "os_compute_api:servers:create:attach_network"
 EXTERNAL = "network:attach_external_network"
@@ -72,8 +72,9 @@ async def resolve_list(
         if network.external and not network.shared and not ctx.may(EXTERNAL):
             raise Forbidden(f"It is not allowed to create an interface on external network {network.id}")
     for entry in requested:
-        if entry.get("fixed_ip") and (chosen := networks.get(entry.get("uuid") or "")):
+        if (address := entry.get("fixed_ip")) and (chosen := networks.get(entry.get("uuid") or "")):
             _authorize_address(ctx, chosen)
+            await _check_free(ctx, chosen, address)
     found = []
     for place, entry in enumerate(requested):
         if port_id := entry.get("port"):
@@ -95,6 +96,15 @@ def _authorize_address(ctx: Context, network: Network) -> None:
         raise Forbidden(f"It is not allowed to choose an address on network {network.id} of another project.")
 
 
+async def _check_free(ctx: Context, network: Network, address: str) -> None:
+    """Raise BadRequest if another port has the address. The built-in service says so when the port is created."""
+    if ctx.services.network.built_in:
+        return
+    token = await ctx.services.identity.token()
+    if await ctx.services.network.ports_with_address(network.id, address, token):
+        raise BadRequest(f"Fixed IP address {address} is already in use.")
+
+
 async def _interface_of_port(
     ctx: Context, port_id: str, entry: RequestedNetwork, project_id: str
 ) -> RequestedInterface:
@@ -105,7 +115,7 @@ async def _interface_of_port(
         raise BadRequest(f"Port {port_id} is not usable: it belongs to another project than the server.")
     if port.device_id:
         raise Conflict(f"Port {port_id} is still in use.")
-    if not port.fixed_ips:
+    if not (port.fixed_ips or _may_lack_addresses(ctx, port)):
         raise BadRequest(f"Port {port_id} requires a FixedIP in order to be used.")
     if entry.get("fixed_ip"):
         raise BadRequest(
@@ -114,6 +124,11 @@ async def _interface_of_port(
     found = await ctx.services.network.networks([port.network_id], ctx.auth_token)
     label = found[0].name if found else port.network_id
     return RequestedInterface(port.network_id, label, port.id, tag=entry.get("tag"))
+
+
+def _may_lack_addresses(ctx: Context, port: Port) -> bool:
+    """Whether the user wants no address, or Neutron chooses one when the port is bound."""
+    return not ctx.services.network.built_in and port.ip_allocation in ("none", "deferred")
 
 
 def _interface_on(network: Network) -> RequestedInterface:

@@ -26,8 +26,11 @@ class EmbeddedFlavor(Struct, frozen=True):
     extra_specs: dict[str, str]
 
 
-class Interface(Struct, frozen=True):
-    """`given`: the port was requested by the user, so it outlives the server."""
+class Interface(Struct, frozen=True, omit_defaults=True):
+    """`given`: the port was requested by the user, so it outlives the server.
+
+    The fields with defaults are set with a real Neutron only: how it has bound the port, and what servers show.
+    """
 
     port_id: str
     network_id: str
@@ -37,6 +40,13 @@ class Interface(Struct, frozen=True):
     security_groups: list[str]
     tag: str | None
     given: bool
+    vif_type: str = ""
+    vif_details: dict[str, object] = {}
+    vnic_type: str = ""
+    mtu: int = 0
+    # The key `allocation` of the port's profile: the resource providers that its resources come from.
+    allocation: object = None
+    floating_ips: list[str] = []
 
 
 class Fault(Struct, frozen=True, kw_only=True):

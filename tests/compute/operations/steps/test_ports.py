@@ -49,7 +49,9 @@ class Ports:
         self.caller = caller
         self.ids = ids
         services = SimpleNamespace(network=NetworkClient(caller), identity=Identity())
-        self.op: Any = SimpleNamespace(services=services, db=cloud.db, server_id=SERVER, project_id=DEMO)
+        self.op: Any = SimpleNamespace(
+            services=services, db=cloud.db, server_id=SERVER, project_id=DEMO, find_result=lambda step: None
+        )
 
     async def hosts(self) -> list[list[str]]:
         """The hosts of each port's bindings. The active one comes first; it is empty if the port is unbound."""
@@ -246,7 +248,7 @@ def test_prepare_standby_fails_if_port_cannot_be_bound(sqlite_url: str) -> None:
         async with server_with_ports(sqlite_url, 1, {"binding:vnic_type": "direct"}) as p:
             before = await p.state()
             for _ in range(2):
-                with pytest.raises(Failed, match=f"^Port {p.ids[0]} cannot be bound to the destination.$"):
+                with pytest.raises(Failed, match=f"^Port {p.ids[0]} cannot be bound to the host: its network"):
                     await ports.prepare_standby(p.op, "b")
             await ports.drop_standby(p.op, "b")
             assert await p.state() == before

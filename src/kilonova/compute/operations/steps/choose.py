@@ -34,11 +34,17 @@ class Proposal(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True, omit_defaults=True):
-    """For a move, `node` is the host's `hypervisor_hostname`, and `ticket` the secret of source and destination."""
+    """For a move, `node` is the host's `hypervisor_hostname`, and `ticket` the secret of source and destination.
+
+    `providers` has the resource provider of each request group that a port of the server needs. `former` has the key
+    `allocation` in the profiles of ports that had such providers before, by port.
+    """
 
     host: str
     node: str | None = None
     ticket: str = ""
+    providers: dict[str, str] = {}
+    former: dict[str, object] = {}
 
     def __repr__(self) -> str:
         return f"Claim(host={self.host!r})"
@@ -138,6 +144,11 @@ async def claim_candidate(op: Operation, tx: Transaction, server: Server, consum
     op.drop_result(CHOOSE)
     op.host = taken.host
     return taken
+
+
+def former_allocations(server: Server) -> dict[str, object]:
+    """The key `allocation` in the profiles of the server's ports, by port."""
+    return {nic.port_id: nic.allocation for nic in server.nics if nic.allocation is not None}
 
 
 def move_ticket(op: Operation) -> MoveTicket | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from kilonova.compute.host_calls import MUST_SUCCEED, UNLESS_MISSING, Policy, call
-from kilonova.compute.operations.steps import choose, cleanup, place, power, volumes
+from kilonova.compute.operations.steps import choose, cleanup, interface_refresh, place, plugged, power, volumes
 from kilonova.compute.operations.steps.power import WithGrace
 from kilonova.compute.operations.steps.server import host_of, remove_params, server_of
 from kilonova.compute.servers import model, states
@@ -62,6 +62,11 @@ async def rebuild(op: Operation[WithColumns]) -> None:
     await call(op, server.host_name, BUILD, place.with_image_source(op, verb, server.host_name))
 
 
+async def expected_ports(op: Operation) -> plugged.Expected | None:
+    server = await server_of(op)
+    return plugged.Expected(server.host_name, server.nics) if is_started_after_rebuild(server) else None
+
+
 async def destroy_rebuilt(op: Operation) -> None:
     """Undo `rebuild`. Taking the old guest out of its slot replaces what remains of the new one."""
     await cleanup.clean_up(op, await host_of(op), f"undo {BUILD}", defer_if_unreachable=False)
@@ -71,6 +76,7 @@ async def settle_rebuilt(op: Operation[WithColumns], tx: Transaction) -> None:
     server = await server_of(op, tx)
     state = (states.ACTIVE, states.RUNNING) if is_started_after_rebuild(server) else (states.STOPPED, states.SHUTDOWN)
     await model.rebuild(tx, server.id, op.params.columns, *state)
+    await interface_refresh.begin_rename(tx, server, op.params.columns.get("hostname"), op.services)
     await cleanup.defer_clean_up(op, tx, server.host_name, slot=op.id)
     await remove_columns(op, tx)
 

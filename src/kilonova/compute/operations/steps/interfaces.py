@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from kilonova.compute.operations.steps import ports
+from kilonova.compute.operations.steps import port_attributes, port_resources, ports
+from kilonova.compute.operations.steps.network_errors import network_errors, refusal
+from kilonova.compute.operations.steps.server import server_of
+from kilonova.compute.servers import interface_cache
 from kilonova.compute.servers.requested_networks import RequestedInterface
 from kilonova.compute.servers.server import Interface
 from kilonova.network.client import NetworkError, Port
-from kilonova.operations import Failed, Operation, TransientError
+from kilonova.operations import Failed, Operation
 
-OWNER = "compute:nova"
+OWNER = port_attributes.OWNER
 
 
 async def make_port(op: Operation, requested: RequestedInterface) -> str:
@@ -27,19 +27,26 @@ async def make_port(op: Operation, requested: RequestedInterface) -> str:
         return (await network.create_port(port, token)).id
 
 
-async def take_port(op: Operation, port_id: str, host: str) -> Port:
-    """Give the port to the server and bind it to the host. The revision number decides between two servers."""
+async def take_port(op: Operation, port_id: str, host: str, allocation: object = None) -> Port:
+    """Give the port to the server and bind it to the host. The revision number decides between two servers.
+
+    `allocation` is that of the port's resources, if the server holds them.
+    """
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
         port = await network.port(port_id, token)
         if port is None or port.project_id != op.project_id:
-            raise Failed(f"Port id {port_id} could not be found.", fault=_refusal(404, "PortNotFound", port_id))
+            raise Failed(f"Port id {port_id} could not be found.", fault=refusal(404, "PortNotFound", port_id))
         if port.device_id not in ("", op.id, op.server_id):
-            raise Failed(f"Port {port_id} is still in use.", fault=_refusal(409, "PortInUse", port_id))
-        owner = {"device_id": op.server_id, "device_owner": OWNER, "binding:host_id": host}
+            raise Failed(f"Port {port_id} is still in use.", fault=refusal(409, "PortInUse", port_id))
+        if allocation is None:
+            port_resources.check_none(port)
+        owner: dict[str, object] = {"device_id": op.server_id, "binding:host_id": host}
+        owner["device_owner"] = await port_attributes.device_owner(op, host)
+        owner |= port_attributes.dns_changes(port, await port_attributes.dns_name(op, token))
+        owner |= port_attributes.profile_changes(port, allocation) if allocation is not None else {}
         bound = await network.update_port(port_id, owner, token, port.revision_number)
-    if bound.binding_vif_type == "binding_failed":
-        raise Failed(f"Port {port_id} cannot be bound to the host.", fault=f"{host}: port {port_id}: binding failed")
+    port_attributes.check_bound(bound, host)
     return bound
 
 
@@ -49,8 +56,11 @@ async def release_port(op: Operation, port_id: str, owner: str) -> None:
     async with network_errors():
         port = await network.port(port_id, token)
         if port is None or port.device_id != op.server_id:
-            return
-        changes = {"device_id": owner, "device_owner": OWNER if owner else "", "binding:host_id": ""}
+            return None
+        if not owner:
+            hostname = (await server_of(op)).hostname if port.dns_name else ""
+            return await ports.unbind(op, port, hostname, token, port.revision_number)
+        changes = {"device_id": owner, "device_owner": OWNER, "binding:host_id": ""}
         try:
             await network.update_port(port_id, changes, token, port.revision_number)
         except NetworkError as error:
@@ -71,24 +81,11 @@ async def delete_ports(op: Operation, owner: str, port_id: str | None = None) ->
 
 async def interface_of(op: Operation, requested: RequestedInterface, port: Port) -> Interface:
     """The interface for the server's row, with the names of its security groups."""
-    token = await op.services.identity.token()
+    network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
-        known = await op.services.network.security_groups(port.project_id, token)
+        if not network.built_in:
+            described = [ports.interface_of(requested, port, [])]
+            return (await interface_cache.describe(network, token, described, {port.id: port}))[0]
+        known = await network.security_groups(port.project_id, token)
     names = {group.id: group.name for group in known}
     return ports.interface_of(requested, port, [names.get(group_id, group_id) for group_id in port.security_groups])
-
-
-def _refusal(status: int, kind: str, words: str) -> str:
-    """Text of a refusal with its kind, for administrators and for routes that wait for the operation."""
-    return f"the network service answered {status} {kind}: {words}"
-
-
-@asynccontextmanager
-async def network_errors() -> AsyncIterator[None]:
-    """Turn errors of the network service into Failed, or TransientError after a concurrent change."""
-    try:
-        yield
-    except NetworkError as error:
-        if error.status == 412:
-            raise TransientError(str(error)) from error
-        raise Failed(str(error), fault=_refusal(error.status, error.kind, str(error))) from error

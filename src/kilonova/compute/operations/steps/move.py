@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
-from kilonova.compute.host_calls import READ_PROBED, read
+from kilonova.compute.host_calls import READ_PROBED, HostCallFailed, read
 from kilonova.compute.migrations import model as moves
-from kilonova.compute.operations.steps import choose, cleanup, place, ports, volumes
+from kilonova.compute.operations.steps import choose, cleanup, place, port_resources, ports, volumes
 from kilonova.compute.operations.steps.choose import CLAIM, Claim, Proposal
 from kilonova.compute.operations.steps.server import Harmless, host_of, server_of
 from kilonova.compute.servers import forced_moves, model, scheduling
@@ -74,6 +74,7 @@ async def choose_host(op: Operation[MoveParams]) -> Proposal:
         found = await forced_moves.plan(op.db, server, params.host or "", tried=choose.tried_hosts(op))
         return await choose.proposal_from_plan(op, found)
     request = await scheduling.move_request(op.db, server, params, tried=choose.tried_hosts(op))
+    request = await port_resources.add(op, request, [nic.port_id for nic in server.nics])
     return await choose.propose(op, server, request)
 
 
@@ -81,7 +82,8 @@ async def claim(op: Operation, tx: Transaction) -> Claim:
     server = await server_of(op, tx)
     taken = await choose.claim_candidate(op, tx, server, migration_consumer(op, server))
     await moves.set_destination(tx, op.id, taken.host, taken.hypervisor_hostname)
-    return Claim(taken.host, taken.hypervisor_hostname, secrets.token_hex(32))
+    former = choose.former_allocations(server)
+    return Claim(taken.host, taken.hypervisor_hostname, secrets.token_hex(32), taken.providers, former)
 
 
 async def release_claim(op: Operation, tx: Transaction) -> None:
@@ -103,11 +105,16 @@ async def return_volumes(op: Operation) -> None:
 
 
 async def move_ports(op: Operation) -> None:
-    await ports.move(op, choose.claimed_host(op))
+    """Bind the ports to the claimed host. If the network service cannot, try the next one."""
+    host = choose.claimed_host(op)
+    try:
+        await ports.move(op, host)
+    except HostCallFailed as failure:
+        choose.try_next_host(op, host, failure.outcome)
 
 
 async def return_ports(op: Operation) -> None:
-    await ports.move(op, await host_of(op))
+    await ports.return_to(op, await host_of(op))
 
 
 async def addresses_of_host(op: Operation, host: str) -> dict[str, str]:

@@ -34,7 +34,7 @@ async def claim(op: Operation, tx: Transaction) -> Claim:
     consumer = Consumer(server.id, server.project_id, server.user_id)
     taken = await choose.claim_candidate(op, tx, server, consumer)
     await model.set_host(tx, server.id, taken.host, taken.hypervisor_hostname)
-    return Claim(taken.host)
+    return Claim(taken.host, providers=taken.providers, former=choose.former_allocations(server))
 
 
 async def release_claim(op: Operation, tx: Transaction) -> None:

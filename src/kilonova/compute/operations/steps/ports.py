@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec import structs
 
-from kilonova.compute.operations.steps.server import server_of
+from kilonova.compute.host_calls import HostCallFailed
+from kilonova.compute.operations.steps import port_attributes, port_resources
+from kilonova.compute.operations.steps.choose import CLAIM
+from kilonova.compute.operations.steps.port_attributes import AllocationOf
+from kilonova.compute.operations.steps.server import fence, server_of
+from kilonova.compute.servers import interface_cache, model
 from kilonova.compute.servers.requested_networks import RequestedInterface
 from kilonova.compute.servers.server import Interface
-from kilonova.network.client import NetworkError, Port, SecurityGroup
+from kilonova.network.client import (
+    BINDING_FAILED,
+    PORT_BINDING_ERROR,
+    Attributes,
+    Binding,
+    NetworkClient,
+    NetworkError,
+    Port,
+    SecurityGroup,
+)
 from kilonova.operations import Failed, Operation, TransientError
 
-_UNBOUND = {"device_id": "", "device_owner": "", "binding:host_id": ""}
+log = logging.getLogger(__name__)
 
 
 async def create_or_bind(
@@ -21,32 +36,48 @@ async def create_or_bind(
 ) -> list[Interface]:
     """Create or bind one port per requested interface. Returns the interfaces for the server's row.
 
-    Ports that an earlier run created are deleted and created again.
+    Ports that an earlier run created are deleted and created again. Raises HostCallFailed if the network service cannot
+    bind a port to the host.
     """
     if not wanted:
         return []
     network, token = op.services.network, await op.services.identity.token()
     server_id = str(op.server_id)
-    owner = {"device_id": server_id, "device_owner": "compute:nova", "binding:host_id": host}
+    owner: dict[str, object] = {"device_id": server_id, "binding:host_id": host}
+    owner["device_owner"] = await port_attributes.device_owner(op, host)
+    dns_name = await port_attributes.dns_name(op, token)
     given = {requested.port for requested in wanted}
     left = [
         port.id for port in await network.ports_of_device(server_id, str(op.project_id), token) if port.id not in given
     ]
     await network.delete_ports(left, token)
     known = []
-    if given - {""} or security_groups != ["default"]:
+    if given - {None} or security_groups != ["default"]:
         known = await network.security_groups(str(op.project_id), token)
     groups = _group_ids(op, security_groups, known)
     names = {group.id: group.name for group in known}
     try:
         wanted = [each if each.network_id else await _auto_allocate(op, each, token) for each in wanted]
-        new = [_port_attributes(op, requested, owner, groups) for requested in wanted if not requested.port]
+        attributes = {**owner, "dns_name": dns_name} if dns_name else owner
+        secured = await _secured_networks(network, wanted, token) if groups else frozenset()
+        new = [
+            _port_attributes(op, requested, attributes, groups if requested.network_id in secured else [])
+            for requested in wanted
+            if not requested.port
+        ]
         created = iter(await network.create_ports(new, token))
-        interfaces = []
+        interfaces, ports = [], {}
         for requested in wanted:
-            port = await _bind(op, requested.port, owner, token) if requested.port else next(created)
-            shown = [names.get(group_id, group_id) for group_id in port.security_groups] if known else security_groups
+            port = await _bind(op, requested.port, owner, dns_name, token) if requested.port else next(created)
+            port_attributes.check_bound(port, host)
+            if not requested.port:
+                port_resources.check_none(port)
+            groups_of_port = [names.get(group_id, group_id) for group_id in port.security_groups]
+            shown = security_groups if groups_of_port and not known else groups_of_port
             interfaces.append(interface_of(requested, port, shown))
+            ports[port.id] = port
+        if not network.built_in:
+            interfaces = await interface_cache.describe(network, token, interfaces, ports)
     except NetworkError as error:
         if error.status == 412:
             raise TransientError(str(error)) from error
@@ -56,20 +87,35 @@ async def create_or_bind(
     return interfaces
 
 
+async def _secured_networks(network: NetworkClient, wanted: Sequence[RequestedInterface], token: str) -> frozenset[str]:
+    """The networks whose ports have security groups: those with port security."""
+    wanted_ids = sorted({requested.network_id for requested in wanted if requested.network_id and not requested.port})
+    if network.built_in:
+        return frozenset(wanted_ids)
+    found = await network.networks(wanted_ids, token)
+    # Some plugins of Neutron show the attribute as null.
+    return frozenset(each.id for each in found if each.port_security_enabled is not False)
+
+
 async def _auto_allocate(op: Operation, requested: RequestedInterface, token: str) -> RequestedInterface:
     """The interface on the project's auto-allocated network, created now because the server has a host."""
     network = await op.services.network.auto_allocate(str(op.project_id), token)
     return structs.replace(requested, network_id=network.id, label=network.name)
 
 
-async def _bind(op: Operation, port_id: str, owner: Mapping[str, str], token: str) -> Port:
+async def _bind(op: Operation, port_id: str, owner: Mapping[str, object], dns_name: str, token: str) -> Port:
     """Bind a port that is free or already this server's. The revision number decides between two servers."""
     port = await op.services.network.port(port_id, token)
     if port is None or port.project_id != op.project_id:
         raise Failed(f"Port id {port_id} could not be found.")
     if port.device_id not in ("", op.server_id):
         raise Failed(f"Port {port_id} is still in use.")
-    return await op.services.network.update_port(port_id, owner, token, port.revision_number)
+    changes = {
+        **owner,
+        **port_attributes.profile_changes(port, port_attributes.default_providers(op)(port)),
+        **port_attributes.dns_changes(port, dns_name),
+    }
+    return await op.services.network.update_port(port_id, changes, token, port.revision_number)
 
 
 async def release(op: Operation, given: Collection[str]) -> None:
@@ -77,45 +123,56 @@ async def release(op: Operation, given: Collection[str]) -> None:
     network, token = op.services.network, await op.services.identity.token()
     there = await network.ports_of_device(str(op.server_id), str(op.project_id), token)
     await network.delete_ports([port.id for port in there if port.id not in given], token)
-    for port in there:
-        if port.id in given:
-            await _unbind(op, port.id, token)
+    left = [port for port in there if port.id in given]
+    hostname = (await server_of(op)).hostname if any(port.dns_name for port in left) else ""
+    for port in left:
+        await unbind(op, port, hostname, token)
 
 
-async def _unbind(op: Operation, port_id: str, token: str) -> None:
+async def unbind(op: Operation, port: Port, hostname: str, token: str, revision: int | None = None) -> None:
+    """Give a port back to its user. `hostname` is that of the server."""
     try:
-        await op.services.network.update_port(port_id, _UNBOUND, token)
+        changes = port_attributes.changes_to_release(port, hostname)
+        await op.services.network.update_port(port.id, changes, token, revision)
     except NetworkError as error:
         if error.status != 404:
             raise
 
 
-async def prepare_standby(op: Operation, host: str) -> None:
-    """Add an inactive binding to this host to every port, so that the ports can move at once."""
+async def prepare_standby(op: Operation, host: str) -> dict[str, Binding]:
+    """Add an inactive binding to this host to every port, so that the ports can move at once. Returns the new bindings.
+
+    Raises HostCallFailed if the network service cannot bind a port to the host.
+    """
     token = await op.services.identity.token()
-    hosts = {host}
+    hosts, created = {host}, {}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
             hosts.add(port.binding_host_id or "")
-            if port.binding_host_id != host:
-                await _create_binding(op, port, host, token)
+            if port.binding_host_id != host and (binding := await _create_binding(op, port, host, token)):
+                created[port.id] = binding
+    return created
 
 
-async def _create_binding(op: Operation, port: Port, host: str, token: str) -> None:
+async def _create_binding(op: Operation, port: Port, host: str, token: str) -> Binding | None:
     network, port_id = op.services.network, port.id
-    wanted = {"host": host, "vnic_type": port.binding_vnic_type, "profile": port.binding_profile}
+    allocation = port_attributes.default_providers(op)(port)
+    profile = port_attributes.profile_changes(port, allocation).get("binding:profile", port.binding_profile)
+    wanted = {"host": host, "vnic_type": port.binding_vnic_type, "profile": profile}
     try:
         binding = await network.create_binding(port_id, wanted, token)
     except NetworkError as error:
+        if error.kind == PORT_BINDING_ERROR:
+            raise port_attributes.not_bound(port_id, host) from error
         if error.status == 404:
-            return  # the port is deleted, or the service has no extended bindings
+            return None  # the port is deleted, or the service has no extended bindings
         there = [one for one in await network.bindings(port_id, token) if one.host == host]
         if error.status != 409 or not there:
             raise
         binding = there[0]
-    if binding.vif_type == "binding_failed":
-        fault = f"{host}: port {port_id}: binding failed"
-        raise Failed(f"Port {port_id} cannot be bound to the destination.", fault=fault)
+    if binding.vif_type == BINDING_FAILED:
+        raise port_attributes.not_bound(port_id, host)
+    return binding
 
 
 async def drop_standby(op: Operation, host: str) -> None:
@@ -129,9 +186,15 @@ async def drop_standby(op: Operation, host: str) -> None:
                 await op.services.network.delete_binding(port.id, host, token)
 
 
-async def move(op: Operation, host: str) -> None:
-    """Bind every port to this host only, or with an empty host to none. Idempotent."""
+async def move(op: Operation, host: str, allocation_of: AllocationOf | None = None) -> None:
+    """Bind every port to this host only, or with an empty host to none. Idempotent.
+
+    `allocation_of` is that of the host; by default that of the operation's claim.
+
+    Raises HostCallFailed if the network service cannot bind a port to the host.
+    """
     token = await op.services.identity.token()
+    allocation_of = allocation_of or port_attributes.default_providers(op)
     hosts = {host}
     async with _binding_errors(hosts):
         for port in await list_ports(op, token):
@@ -139,17 +202,36 @@ async def move(op: Operation, host: str) -> None:
             active = next((one.host for one in bindings if one.status == "ACTIVE"), port.binding_host_id or "")
             others = {one.host for one in bindings} - {active}
             hosts |= {active, *others}
-            await _move(op, port.id, active, others, host, token)
+            changes = await port_attributes.changes_for_host(op, port, host, allocation_of)
+            await _move(op, port, active, others, host, changes, token)
+    if not op.services.network.built_in:
+        await _store_bindings(op, token)
 
 
-async def _move(op: Operation, port_id: str, active: str, others: set[str], host: str, token: str) -> None:
-    network = op.services.network
+async def return_to(op: Operation, host: str, allocation_of: AllocationOf | None = None) -> None:
+    """Undo a move: like `move`, but a port that the network service cannot bind stays without its network.
+
+    The operation would repeat the undo for ever, and the server could not be used meanwhile.
+    """
+    claim = op.find_result(CLAIM)
+    try:
+        await move(op, host, allocation_of or (port_attributes.former_providers(claim) if claim else None))
+    except HostCallFailed as failure:
+        log.warning("server %s is left with an unbound port: %s", op.server_id, failure.fault)
+
+
+async def _move(
+    op: Operation, port: Port, active: str, others: set[str], host: str, changes: Attributes, token: str
+) -> None:
+    network, port_id = op.services.network, port.id
     try:
         if host in others:
             await network.activate_binding(port_id, host, token)
             others = {*others, active}
         elif host != active:
-            await network.update_port(port_id, {"binding:host_id": host}, token)
+            changes = {"binding:host_id": host, **changes}
+        if changes:
+            port_attributes.check_bound(await network.update_port(port_id, changes, token), host)
         for other in sorted(others - {host, ""}):
             await network.delete_binding(port_id, other, token)
     except NetworkError as error:
@@ -157,6 +239,19 @@ async def _move(op: Operation, port_id: str, active: str, others: set[str], host
             # If the port is deleted, the next run skips it.
             raise TransientError(f"port {port_id} has changed just now") from error
         raise
+
+
+async def _store_bindings(op: Operation, token: str) -> None:
+    """Store how the ports are bound now, for the hosts and for what servers show."""
+    server = await server_of(op)
+    found = {port.id: port for port in await list_ports(op, token)}
+    if all(nic == interface_cache.with_binding(nic, found.get(nic.port_id)) for nic in server.nics):
+        return
+    async with op.db.transaction() as tx:
+        server = await server_of(op, tx)
+        bound = [interface_cache.with_binding(nic, found.get(nic.port_id)) for nic in server.nics]
+        await model.replace_interfaces(tx, server.id, bound)
+        await fence(op, tx)
 
 
 async def list_ports(op: Operation, token: str) -> list[Port]:
@@ -197,9 +292,9 @@ def _group_ids(op: Operation, names: list[str], known: Sequence[SecurityGroup]) 
 
 
 def _port_attributes(
-    op: Operation, requested: RequestedInterface, owner: Mapping[str, str], groups: list[str]
+    op: Operation, requested: RequestedInterface, attributes: Mapping[str, object], groups: list[str]
 ) -> dict[str, object]:
-    port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id, **owner}
+    port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id, **attributes}
     if requested.fixed_ip:
         port["fixed_ips"] = [{"ip_address": requested.fixed_ip}]
     if groups:

@@ -136,4 +136,8 @@ def nic_of(interface: Interface) -> messages.Nic:
         network_id=interface.network_id,
         addresses=interface.addresses,
         tag=interface.tag or "",
+        vif_type=interface.vif_type,
+        vif_details=interface.vif_details,
+        vnic_type=interface.vnic_type,
+        mtu=interface.mtu,
     )

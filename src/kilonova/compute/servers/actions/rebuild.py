@@ -13,7 +13,7 @@ from kilonova.compute.api import api
 from kilonova.compute.block_devices import model as devices
 from kilonova.compute.operations.rebuild import WITH_VOLUMES, Rebuild, RebuildParams
 from kilonova.compute.operations.reimage import Reimage, ReimageParams
-from kilonova.compute.operations.steps import power
+from kilonova.compute.operations.steps import plugged, power
 from kilonova.compute.servers import action_checks, create, image_checks, model, personality, trusted_certificates
 from kilonova.compute.servers.scheduling import Destination, request_for
 from kilonova.compute.servers.schemas import (
@@ -96,10 +96,11 @@ async def rebuild(ctx: Context, server_id: str) -> Response:
         return await dry_run.plan_response(ctx, model.target(server), [])
     async with ctx.db.transaction() as tx:
         server = await action_checks.find_ready(ctx, tx, server_id, rule=RULE, transition="rebuild")
+        skipped = plugged.steps_to_skip(ctx.services)
         if isinstance(params, ReimageParams):
-            await action_checks.begin_operation(ctx, tx, server, Reimage, params)
+            await action_checks.begin_operation(ctx, tx, server, Reimage, params, without=skipped)
         else:
-            without = frozenset() if await devices.volumes_of(tx, server_id) else WITH_VOLUMES
+            without = skipped if await devices.volumes_of(tx, server_id) else skipped | WITH_VOLUMES
             await action_checks.begin_operation(ctx, tx, server, Rebuild, params, without=without)
     (shown,) = await enrich(ctx, [server.with_columns(params.columns)], "server rebuild")
     shown = structs.replace(shown, admin_pass=ctx.body["rebuild"].get("adminPass") or create.new_password())

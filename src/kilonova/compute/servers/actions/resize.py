@@ -11,7 +11,7 @@ from kilonova.compute.migrations.model import MoveFlavor
 from kilonova.compute.operations.confirm_resize import ConfirmResize
 from kilonova.compute.operations.resize import Resize, ResizeParams
 from kilonova.compute.operations.revert_resize import RevertResize
-from kilonova.compute.operations.steps import power
+from kilonova.compute.operations.steps import plugged, power
 from kilonova.compute.operations.steps.move import EndResizeParams
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.quotas.source import Source, find_source_of_server
@@ -45,15 +45,32 @@ async def resize(ctx: Context, server_id: str) -> Response:
             grace=power.shutdown_grace(server),
         )
         if not dry_run.is_requested(ctx):
-            await begin_resize(tx, server, flavor.flavor_id, params, ctx.token.user_id, ctx.request_id)
+            await begin_resize(
+                tx,
+                server,
+                flavor.flavor_id,
+                params,
+                ctx.token.user_id,
+                ctx.request_id,
+                without=plugged.steps_to_skip(ctx.services),
+            )
             return Response()
     return await dry_run.move_plan_response(ctx, server, params)
 
 
 async def begin_resize(
-    tx: Transaction, server: Server, flavor_id: str, params: ResizeParams, user_id: str, request_id: str | None
+    tx: Transaction,
+    server: Server,
+    flavor_id: str,
+    params: ResizeParams,
+    user_id: str,
+    request_id: str | None,
+    without: frozenset[str] = frozenset(),
 ) -> str:
-    """Begin a resize. The larger of both flavors counts for the quota until it ends, then the new one."""
+    """Begin a resize, without the steps `without`.
+
+    The larger of both flavors counts for the quota until it ends, then the new one.
+    """
     assert params.flavor is not None
     await model.set_quota_usage(tx, server.id, params.flavor, server.flavor)
     return await moves.begin_move(
@@ -65,6 +82,7 @@ async def begin_resize(
         user_id=user_id,
         request_id=request_id,
         new_flavor=MoveFlavor.of(flavor_id, params.flavor),
+        without=without,
     )
 
 
@@ -97,7 +115,8 @@ async def _confirm_or_revert(
             await _reserve_quota(ctx, tx, source, server, move.old_flavor.embedded)
         if not dry_run.is_requested(ctx):
             params = EndResizeParams(move.operation_id, power.shutdown_grace(server))
-            await action_checks.begin_operation(ctx, tx, server, operation, params)
+            without = plugged.steps_to_skip(ctx.services) if operation is RevertResize else frozenset()
+            await action_checks.begin_operation(ctx, tx, server, operation, params, without=without)
             return Response()
     return await dry_run.plan_response(ctx, model.target(server), [])
 

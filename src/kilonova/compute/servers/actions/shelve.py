@@ -8,7 +8,7 @@ from kilonova.compute import dry_run
 from kilonova.compute.api import api
 from kilonova.compute.operations import unshelve as unshelving
 from kilonova.compute.operations.shelve import Offload, Shelve
-from kilonova.compute.operations.steps import power
+from kilonova.compute.operations.steps import plugged, power
 from kilonova.compute.operations.unshelve import Unshelve, UnshelveInPlace, UnshelveParams
 from kilonova.compute.servers import action_checks, model, schemas, states
 from kilonova.compute.servers.server import Server
@@ -48,7 +48,8 @@ async def unshelve(ctx: Context, server_id: str) -> Response:
         params = await _params(ctx, tx, server)
         if not dry_run.is_requested(ctx):
             operation: type[Operation[UnshelveParams]] = UnshelveInPlace if server.host else Unshelve
-            await action_checks.begin_operation(ctx, tx, server, operation, params)
+            without = plugged.steps_to_skip(ctx.services) if operation is Unshelve else frozenset()
+            await action_checks.begin_operation(ctx, tx, server, operation, params, without=without)
             return Response()
     requests = [] if server.host else [await unshelving.request_of(ctx.db, server, params)]
     return await dry_run.plan_response(ctx, model.target(server), requests)
