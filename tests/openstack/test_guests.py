@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -209,6 +210,24 @@ def test_interface_is_attached_and_detached(guests: GuestCloud) -> None:
     assert guests.user.delete("compute", f"/servers/{server}/os-interface/{attached}").status == 202
     wait_for(lambda: guests.taps(host) == [tap(first)], "the port is unplugged")
     guests.kilonova.delete_servers(GUEST_SECONDS)
+
+
+def test_config_drive_has_the_addresses_of_a_network_without_dhcp(guests: GuestCloud) -> None:
+    user = guests.user
+    network = user.post("network", "/networks", {"network": {"name": "static"}}).json()["network"]
+    subnet = {"network_id": network["id"], "ip_version": 4, "cidr": "10.77.0.0/24", "enable_dhcp": False}
+    subnet["dns_nameservers"] = ["10.77.0.53"]
+    assert user.post("network", "/subnets", {"subnet": subnet}).status == 201
+    server = guests.boot(network, "#!/bin/sh\necho NETWORK $(cat /config/openstack/latest/network_data.json) END\n")
+    data = json.loads(guests.wait_for_output(server, r"NETWORK (\{.*\}) END")[1])
+    (port,) = guests.ports(server)
+    (found,) = data["networks"]
+    assert (found["type"], found["ip_address"]) == ("ipv4", port["fixed_ips"][0]["ip_address"])
+    assert found["routes"][0]["gateway"] == "10.77.0.1"
+    assert data["links"][0]["mtu"] == network["mtu"]
+    assert data["services"] == [{"type": "dns", "address": "10.77.0.53"}]
+    guests.kilonova.delete_servers(GUEST_SECONDS)
+    assert user.delete("network", f"/networks/{network['id']}").status == 204
 
 
 def test_guest_migrates_live_with_its_port(guests: GuestCloud) -> None:

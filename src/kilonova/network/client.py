@@ -55,9 +55,20 @@ class Network(Struct, frozen=True):
     port_security_enabled: bool | None = True
 
 
-class Subnet(Struct, frozen=True):
+class HostRoute(Struct, frozen=True):
+    destination: str
+    nexthop: str
+
+
+class Subnet(Struct, frozen=True, omit_defaults=True):
     id: str
     ip_version: int
+    cidr: str = ""
+    gateway_ip: str | None = None
+    enable_dhcp: bool = True
+    dns_nameservers: list[str] = []
+    host_routes: list[HostRoute] = []
+    ipv6_address_mode: str | None = None
 
 
 class FixedIp(Struct, frozen=True):

@@ -28,12 +28,14 @@ async def describe(
 ) -> list[Interface]:
     """The interfaces with all that the service knows of their ports. An interface without a port stays as it is."""
     here = [ports[interface.port_id] for interface in interfaces if interface.port_id in ports]
-    networks, groups, floating = await asyncio.gather(
+    networks, subnets, groups, floating = await asyncio.gather(
         network.networks(sorted({port.network_id for port in here}), token),
+        network.subnets(sorted({fixed.subnet_id for port in here for fixed in port.fixed_ips}), token),
         network.groups(sorted({group_id for port in here for group_id in port.security_groups}), token),
         network.floating_ips_of_ports([port.id for port in here], token),
     )
     network_by_id = {each.id: each for each in networks}
+    subnet_by_id = {each.id: each for each in subnets}
     group_names = {group.id: group.name for group in groups}
     addresses: dict[str, list[str]] = {}
     for each in sorted(floating, key=lambda floating: (floating.fixed_ip_address or "", floating.id)):
@@ -50,6 +52,7 @@ async def describe(
             label=its_network.name if its_network else interface.label,
             mac=port.mac_address,
             addresses=[fixed.ip_address for fixed in port.fixed_ips],
+            subnets=[subnet_by_id[fixed.subnet_id] for fixed in port.fixed_ips if fixed.subnet_id in subnet_by_id],
             security_groups=[group_names.get(group_id, group_id) for group_id in port.security_groups],
             mtu=(its_network.mtu or 0) if its_network else interface.mtu,
             floating_ips=addresses.get(port.id, []),

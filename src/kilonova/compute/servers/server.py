@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from kilonova.network.client import Subnet
 from kilonova.operations.errors import Failed
 from kilonova.store.records import Record
 
@@ -44,6 +45,8 @@ class Interface(Struct, frozen=True, omit_defaults=True):
     vif_details: dict[str, object] = {}
     vnic_type: str = ""
     mtu: int = 0
+    # Those of the addresses, for the guest's metadata.
+    subnets: list[Subnet] = []
     # The key `allocation` of the port's profile: the resource providers that its resources come from.
     allocation: object = None
     floating_ips: list[str] = []

@@ -14,6 +14,7 @@ from kilonova.compute.zones import model as zones
 from kilonova.hosts import messages
 from kilonova.hosts.messages import Transfer
 from kilonova.image.tickets import ImageTicket, image_path
+from kilonova.network.client import Subnet
 from kilonova.operations import Cancelled, Failed, LostLease, Operation
 from kilonova.operations.definition import P_co
 from kilonova.store import Reader, Transaction
@@ -140,4 +141,17 @@ def nic_of(interface: Interface) -> messages.Nic:
         vif_details=interface.vif_details,
         vnic_type=interface.vnic_type,
         mtu=interface.mtu,
+        subnets=[_wired_subnet(subnet) for subnet in interface.subnets],
+    )
+
+
+def _wired_subnet(subnet: Subnet) -> messages.WiredSubnet:
+    return messages.WiredSubnet(
+        id=subnet.id,
+        cidr=subnet.cidr,
+        gateway=subnet.gateway_ip or "",
+        dhcp=subnet.enable_dhcp,
+        dns=subnet.dns_nameservers,
+        routes=[(route.destination, route.nexthop) for route in subnet.host_routes],
+        mode=subnet.ipv6_address_mode or "",
     )
