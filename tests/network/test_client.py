@@ -104,3 +104,79 @@ def test_client_reads_all_pages() -> None:
 def test_invalid_response_is_unreachable(body: bytes) -> None:
     with pytest.raises(Unreachable, match="the network service sent an invalid response"):
         asyncio.run(NetworkClient(FixedResponse(body)).port("p", "token"))
+
+
+class StartingService(InProcess):
+    """For its first `denials` responses, denies the existence of everything, as a Neutron that has just started."""
+
+    def __init__(self, app: Any, denials: int) -> None:
+        super().__init__(app, "/network")
+        self.denials = denials
+        self.paths: list[str] = []
+
+    async def request(self, method: str, path: str, **options: Any) -> ClientResponse:
+        self.paths.append(path)
+        response = await super().request(method, path, **options)
+        self.denials -= 1
+        if self.denials < 0:
+            return response
+        noun = path.removeprefix("/v2.0/").partition("?")[0]
+        if "/" in noun:
+            return ClientResponse(404, {}, b'{"NeutronError": {"type": "PortNotFound", "message": "not found"}}')
+        return ClientResponse(200, {}, b'{"%s": []}' % noun.replace("-", "_").encode())
+
+
+@pytest.mark.parametrize("denials", [1, 2])
+def test_absence_is_confirmed_by_a_service_that_has_started(sqlite_url: str, denials: int) -> None:
+    """With one denial, the service has started when it is asked whether it has; with two, it has not."""
+
+    async def scenario() -> None:
+        async with net(sqlite_url) as cloud:
+            network = await cloud.create("network", "member", name="own")
+            body = {"network_id": network["id"], "project_id": DEMO, "device_id": "s"}
+            port = await NetworkClient(InProcess(cloud.app, "/network")).create_port(body, "service")
+
+            def starting(requests: int = 1) -> NetworkClient:
+                """A client that sends this number of requests before it doubts."""
+                return NetworkClient(StartingService(cloud.app, denials + requests - 1), built_in=False)
+
+            async def ids(find: Any) -> list[str]:
+                if denials == 1:
+                    return [each.id for each in await find]
+                with pytest.raises(Unreachable, match="has not started"):
+                    await find
+                return []
+
+            expected = {"network": [network["id"]], "port": [port.id]} if denials == 1 else {"network": [], "port": []}
+            assert await ids(starting().networks([network["id"]], "member")) == expected["network"]
+            assert await ids(starting(2).available_networks(DEMO, "member")) == expected["network"]
+            assert await ids(starting().ports([port.id], "service")) == expected["port"]
+            assert await ids(starting().ports_of_device("s", DEMO, "service")) == expected["port"]
+            if denials == 1:
+                found = await starting().port(port.id, "service")
+                assert found is not None
+                assert found.id == port.id
+                await starting().delete_port(port.id, "service")
+                assert await NetworkClient(InProcess(cloud.app, "/network")).port(port.id, "service") is None
+            else:
+                with pytest.raises(Unreachable):
+                    await starting().delete_port(port.id, "service")
+
+    asyncio.run(scenario())
+
+
+def test_absence_that_is_expected_is_not_confirmed(sqlite_url: str) -> None:
+    async def scenario() -> None:
+        async with net(sqlite_url) as cloud:
+            service = StartingService(cloud.app, 0)
+            client = NetworkClient(service, built_in=False)
+            assert await client.ports_of_device("s", DEMO, "service", expected=0) == []
+            assert len(service.paths) == 1
+            assert await client.port(OTHER, "service") is None
+            assert len(service.paths) == 4
+            service.paths.clear()
+            built_in = NetworkClient(service)
+            assert await built_in.port(OTHER, "service") is None
+            assert len(service.paths) == 1
+
+    asyncio.run(scenario())

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode
 
-from msgspec import Raw, Struct, field
+from msgspec import Struct, field
 from msgspec.json import Decoder
 
 from kilonova.http.client import Refused, Unreachable, valid_response
+from kilonova.network.resource_kind import ResourceKind
 
 if TYPE_CHECKING:
     from kilonova.http.client import Caller, ClientResponse
@@ -162,11 +163,6 @@ class _Extension(Struct, frozen=True):
     alias: str
 
 
-class _Link(Struct, frozen=True):
-    rel: str
-    href: str
-
-
 class _Topology(Struct, frozen=True):
     id: str
 
@@ -175,47 +171,16 @@ class _TopologyBody(Struct, frozen=True):
     auto_allocated_topology: _Topology
 
 
-class _Kind(Generic[T]):
-    """A kind of resource: its names in bodies, its path, and its decoders."""
-
-    def __init__(self, singular: str, plural: str, one: type[T], many: type[list[T]]) -> None:
-        self.singular = singular
-        self.plural = plural
-        self.path = f"/v2.0/{plural.replace('_', '-')}"
-        self._decode_one = Decoder(one).decode
-        self._decode_many = Decoder(many).decode
-
-    @valid_response("network")
-    def one(self, body: bytes) -> T:
-        return self._decode_one(_members(body)[self.singular])
-
-    @valid_response("network")
-    def many(self, body: bytes) -> list[T]:
-        """The created resources of a request that creates several."""
-        return self._decode_many(_members(body)[self.plural])
-
-    @valid_response("network")
-    def page(self, body: bytes) -> tuple[list[T], str]:
-        """The resources, and the path of the next page or ""."""
-        members = _members(body)
-        links = _links(members[f"{self.plural}_links"]) if f"{self.plural}_links" in members else []
-        following = next((link.href for link in links if link.rel == "next"), "")
-        # The link may have the service's public address, which need not be reachable from here.
-        return self._decode_many(members[self.plural]), "".join(following.partition("/v2.0/")[1:])
-
-
-_members = Decoder(dict[str, Raw]).decode
-_links = Decoder(list[_Link]).decode
 _topology = valid_response("network")(Decoder(_TopologyBody).decode)
 
-_NETWORK = _Kind("network", "networks", Network, list[Network])
-_SUBNET = _Kind("subnet", "subnets", Subnet, list[Subnet])
-_PORT = _Kind("port", "ports", Port, list[Port])
-_BINDING = _Kind("binding", "bindings", Binding, list[Binding])
-_GROUP = _Kind("security_group", "security_groups", SecurityGroup, list[SecurityGroup])
-_RULE = _Kind("security_group_rule", "security_group_rules", SecurityGroupRule, list[SecurityGroupRule])
-_EXTENSION = _Kind("extension", "extensions", _Extension, list[_Extension])
-_FLOATING_IP = _Kind("floatingip", "floatingips", FloatingIp, list[FloatingIp])
+_NETWORK = ResourceKind("network", "networks", Network, list[Network])
+_SUBNET = ResourceKind("subnet", "subnets", Subnet, list[Subnet])
+_PORT = ResourceKind("port", "ports", Port, list[Port])
+_BINDING = ResourceKind("binding", "bindings", Binding, list[Binding])
+_GROUP = ResourceKind("security_group", "security_groups", SecurityGroup, list[SecurityGroup])
+_RULE = ResourceKind("security_group_rule", "security_group_rules", SecurityGroupRule, list[SecurityGroupRule])
+_EXTENSION = ResourceKind("extension", "extensions", _Extension, list[_Extension])
+_FLOATING_IP = ResourceKind("floatingip", "floatingips", FloatingIp, list[FloatingIp])
 
 
 class NetworkClient:
@@ -223,6 +188,9 @@ class NetworkClient:
 
     The built-in service wires bound ports itself: `built_in` tells whether compute has to pass on how ports are bound,
     to wait until they are plugged, and to store the details of interfaces that it shows.
+
+    A real Neutron that has just started denies the existence of everything for a moment: lists are empty, and single
+    objects are not found. So what should exist is requested again once the service shows security groups.
     """
 
     def __init__(self, caller: Caller, *, built_in: bool = True) -> None:
@@ -244,9 +212,12 @@ class NetworkClient:
     async def available_networks(self, project_id: str, token: str) -> list[Network]:
         """The networks of a server whose request names none: the project's own, then shared ones."""
         up = ("admin_state_up", "True")
-        own = await self._list(_NETWORK, token, [("project_id", project_id), ("shared", "False"), up])
-        shared = await self._list(_NETWORK, token, [("shared", "True"), up])
-        return own + shared
+
+        async def find() -> list[Network]:
+            own = await self._list(_NETWORK, token, [("project_id", project_id), ("shared", "False"), up])
+            return own + await self._list(_NETWORK, token, [("shared", "True"), up])
+
+        return await self._at_least(1, find, token)
 
     async def all_networks(self, token: str) -> list[Network]:
         """All networks that the token can see."""
@@ -288,9 +259,13 @@ class NetworkClient:
         """The ports with these ids, without those that are missing or hidden from the token."""
         return await self._by(_PORT, "id", port_ids, token)
 
-    async def ports_of_device(self, device_id: str, project_id: str, token: str) -> list[Port]:
-        """The project's ports of a device. Every user can name any device, so other projects' ports do not count."""
-        return await self._list(_PORT, token, [("device_id", device_id), ("project_id", project_id)])
+    async def ports_of_device(self, device_id: str, project_id: str, token: str, *, expected: int = 1) -> list[Port]:
+        """The project's ports of a device. Every user can name any device, so other projects' ports do not count.
+
+        `expected`: how many ports there should be. With 0, none is an answer that is not doubted.
+        """
+        query = [("device_id", device_id), ("project_id", project_id)]
+        return await self._at_least(expected, lambda: self._list(_PORT, token, query), token)
 
     async def ports_with_address(self, network_id: str, address: str, token: str) -> list[Port]:
         """The ports of the network that have this address."""
@@ -357,7 +332,8 @@ class NetworkClient:
 
     async def security_groups(self, project_id: str | None, token: str) -> list[SecurityGroup]:
         """The project's groups, or without a project all groups that the token can see."""
-        return await self._list(_GROUP, token, [("project_id", project_id)] if project_id else ())
+        query = [("project_id", project_id)] if project_id else ()
+        return await self._at_least(1, lambda: self._list(_GROUP, token, query), token)
 
     async def groups(self, group_ids: Sequence[str], token: str) -> list[SecurityGroup]:
         return await self._by(_GROUP, "id", group_ids, token)
@@ -407,7 +383,7 @@ class NetworkClient:
 
     # Requests for resources of any kind
 
-    async def _find(self, kind: _Kind[T], item_id: str, token: str) -> T | None:
+    async def _find(self, kind: ResourceKind[T], item_id: str, token: str) -> T | None:
         try:
             return await self._show(kind, item_id, token)
         except NetworkError as error:
@@ -415,37 +391,57 @@ class NetworkClient:
                 return None
             raise
 
-    async def _show(self, kind: _Kind[T], item_id: str, token: str) -> T:
+    async def _show(self, kind: ResourceKind[T], item_id: str, token: str) -> T:
         return kind.one(await self._call("GET", _path(kind, item_id), token))
 
-    async def _create(self, kind: _Kind[T], item: Attributes, token: str) -> T:
+    async def _create(self, kind: ResourceKind[T], item: Attributes, token: str) -> T:
         return kind.one(await self._call("POST", kind.path, token, {kind.singular: item}))
 
     async def _update(
-        self, kind: _Kind[T], item_id: str, changes: Attributes, token: str, revision: int | None = None
+        self, kind: ResourceKind[T], item_id: str, changes: Attributes, token: str, revision: int | None = None
     ) -> T:
         headers = {} if revision is None else {"If-Match": f"revision_number={revision}"}
         return kind.one(await self._call("PUT", _path(kind, item_id), token, {kind.singular: changes}, headers))
 
-    async def _delete(self, kind: _Kind[T], item_id: str, token: str) -> None:
+    async def _delete(self, kind: ResourceKind[T], item_id: str, token: str) -> None:
         await self._call("DELETE", _path(kind, item_id), token)
 
-    async def _by(self, kind: _Kind[T], key: str, values: Sequence[str], token: str) -> list[T]:
+    async def _by(self, kind: ResourceKind[T], key: str, values: Sequence[str], token: str) -> list[T]:
         if not values:
             return []
         if len(values) <= _IDS_PER_REQUEST:
-            return await self._list(kind, token, [(key, value) for value in values])
+            query = [(key, value) for value in values]
+            return await self._at_least(
+                len(values) if key == "id" else 0, lambda: self._list(kind, token, query), token
+            )
         parts = [values[start : start + _IDS_PER_REQUEST] for start in range(0, len(values), _IDS_PER_REQUEST)]
         found = await asyncio.gather(*(self._by(kind, key, part, token) for part in parts))
         return [item for part in found for item in part]
 
-    async def _list(self, kind: _Kind[T], token: str, query: Query = ()) -> list[T]:
+    async def _list(self, kind: ResourceKind[T], token: str, query: Query = ()) -> list[T]:
         """All items that the query matches, from all pages."""
         found, path = kind.page(await self._call("GET", f"{kind.path}?{urlencode(query)}", token))
         while path:
             page, path = kind.page(await self._call("GET", path, token))
             found += page
         return found
+
+    async def _at_least(self, count: int, find: Callable[[], Awaitable[list[T]]], token: str) -> list[T]:
+        """The found objects. If there are fewer, requests them again once the service has started."""
+        found = await find()
+        if len(found) >= count or self.built_in:
+            return found
+        await self._check_started(token)
+        return await find()
+
+    async def _check_started(self, token: str) -> None:
+        """Raise Unreachable if the service shows no security group. Each project has one by default."""
+        path = f"{_GROUP.path}?fields=id&fields=name&limit=1"
+        response = await self._caller.request("GET", path, headers=_headers(token))
+        if response.status >= 400:
+            raise _error(response)
+        if not _GROUP.page(response.body)[0]:
+            raise Unreachable("the network service has not started completely")
 
     async def _call(
         self,
@@ -455,14 +451,21 @@ class NetworkClient:
         json: Attributes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        sent = {"X-Auth-Token": token, "Accept": "application/json", **(headers or {})}
+        sent = {**_headers(token), **(headers or {})}
         response = await self._caller.request(method, path, headers=sent, json=json)
+        if response.status == 404 and not self.built_in:
+            await self._check_started(token)
+            response = await self._caller.request(method, path, headers=sent, json=json)
         if response.status >= 400:
             raise _error(response)
         return response.body
 
 
-def _path(kind: _Kind[T], item_id: str) -> str:
+def _headers(token: str) -> dict[str, str]:
+    return {"X-Auth-Token": token, "Accept": "application/json"}
+
+
+def _path(kind: ResourceKind[T], item_id: str) -> str:
     return f"{kind.path}/{quote(item_id, safe='')}"
 
 

@@ -335,6 +335,11 @@ class Operation(Generic[P_co]):
         self.note: dict[str, object] = {}
         self.restore(row)
 
+    @property
+    def is_first_try(self) -> bool:
+        """Whether the present step has certainly not run before."""
+        return (self.epoch, self.round, self.attempt) == (1, 1, 0)
+
     def restore(self, row: OperationRow) -> None:
         """Drop the changes that an action made in memory."""
         self.results = self.table().decode_results(row.results)

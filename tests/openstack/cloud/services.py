@@ -180,8 +180,15 @@ def _ovn_northd(settings: Settings) -> Command:
 
 
 def _chassis(settings: Settings) -> Command:
-    control = ["--control", str(settings.port("chassis")), "--plug", settings.plug]
-    return [settings.bin / "python", SCRIPTS / "chassis.py", *control, settings.ovsdb("sb"), *settings.hosts]
+    options = [
+        "--control",
+        str(settings.port("chassis")),
+        "--plug",
+        settings.plug,
+        "--northbound",
+        settings.ovsdb("nb"),
+    ]
+    return [settings.bin / "python", SCRIPTS / "chassis.py", *options, settings.ovsdb("sb"), *settings.hosts]
 
 
 def _neutron_environ(settings: Settings) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Simulated OVN hosts: writes into the southbound database what ovn-controller would write.
 
-    chassis.py --control PORT [--plug auto|manual] tcp:127.0.0.1:SOUTHBOUND HOST…
+    chassis.py --control PORT [--plug auto|manual] --northbound tcp:127.0.0.1:NORTHBOUND tcp:127.0.0.1:SOUTHBOUND HOST…
 
 The control port takes one JSON object per line and answers each with {} or {"error": text}:
 
@@ -22,19 +22,18 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 warnings.filterwarnings("ignore", message="(?s).*Eventlet")
 
 from ovs.db import idl as ovs_idl  # noqa: E402
 from ovsdbapp.backend.ovs_idl import connection, idlutils  # noqa: E402
-from ovsdbapp.schema.ovn_southbound import impl_idl  # noqa: E402
+from ovsdbapp.schema.ovn_northbound import impl_idl as northbound  # noqa: E402
+from ovsdbapp.schema.ovn_southbound import impl_idl as southbound  # noqa: E402
 
 TABLES = ("Chassis", "Chassis_Private", "Encap", "Port_Binding", "SB_Global")
-# Neutron learns that a port is DOWN only if northd sees it, so a released port is not claimed at once.
-REST_SECONDS = 0.5
-PORT_TIMEOUT_SECONDS = 20.0
+PORT_TIMEOUT_SECONDS = 60.0
 
 
 class Idl(ovs_idl.Idl):  # type: ignore[misc]
@@ -50,18 +49,25 @@ class Idl(ovs_idl.Idl):  # type: ignore[misc]
 class Hosts:
     """The simulated hosts in one southbound database."""
 
-    def __init__(self, address: str, plug_mode: str) -> None:
-        schema = idlutils.get_schema_helper(address, "OVN_Southbound")
-        for table in TABLES:
-            schema.register_table(table)
-        self.idl = Idl(address, schema)
-        self.sb = impl_idl.OvnSbApiIdlImpl(connection.Connection(self.idl, timeout=30))
-        self.plug_mode = plug_mode
-        self.names: set[str] = set()
+    def __init__(self, address: str, northbound_address: str, plug_mode: str) -> None:
         self.work = threading.Event()
         self.ended = threading.Event()
+        self.sb = southbound.OvnSbApiIdlImpl(self._connect(address, "OVN_Southbound", TABLES))
+        ports = ("Logical_Switch_Port",)
+        self.nb = northbound.OvnNbApiIdlImpl(self._connect(northbound_address, "OVN_Northbound", ports))
+        self.plug_mode = plug_mode
+        self.names: set[str] = set()
         self._lock = threading.Lock()
-        self._resting: dict[uuid.UUID, float] = {}
+        # Released ports that northd has not reported as down yet. Neutron would not learn that they were down.
+        self._releasing: set[str] = set()
+
+    def _connect(self, address: str, database: str, tables: Iterable[str]) -> connection.Connection:
+        schema = idlutils.get_schema_helper(address, database)
+        for table in tables:
+            schema.register_table(table)
+        idl = Idl(address, schema)
+        idl.changed = self.work.set
+        return connection.Connection(idl, timeout=30)
 
     def rows(self, table: str) -> list[Any]:
         return list(self.sb.tables[table].rows.values())
@@ -105,15 +111,15 @@ class Hosts:
 
     def run(self) -> None:
         """Keep the hosts alive and follow the bindings of ports until the end."""
-        self.idl.changed = self.work.set
         while not self.ended.is_set():
             self.work.clear()
             pause = 30.0
             try:
                 with self._lock:
                     self._beat()
+                    self._forget_released()
                     if self.plug_mode == "auto":
-                        pause = self._follow()
+                        self._follow()
             except Exception as error:  # e.g. a row was removed meanwhile
                 print(f"{type(error).__name__}: {error}", flush=True)
                 pause = 0.2
@@ -129,10 +135,14 @@ class Hosts:
                 for row in late:
                     transaction.add(self.sb.db_set("Chassis_Private", row.uuid, *answer))
 
-    def _follow(self) -> float:
-        """Claim the ports that are bound to the hosts, and release others. Returns the seconds until the next time."""
-        now = time.monotonic()
-        self._resting = {port: until for port, until in self._resting.items() if until > now}
+    def _forget_released(self) -> None:
+        """Forget the released ports that northd has reported as down, or that are deleted."""
+        if self._releasing:
+            up = {row.name for row in self.nb.tables["Logical_Switch_Port"].rows.values() if row.up == [True]}
+            self._releasing &= up
+
+    def _follow(self) -> None:
+        """Claim the ports that are bound to the hosts, and release others."""
         with self.sb.transaction(check_error=True) as transaction:
             for row in self.rows("Port_Binding"):
                 if row.type:
@@ -141,23 +151,23 @@ class Hosts:
                 holder = row.chassis[0] if row.chassis else None
                 if wanted is not None and wanted.name in self.names:
                     claimed = holder is not None and holder.uuid == wanted.uuid and row.up == [True]
-                    if not claimed and row.uuid not in self._resting:
+                    if not claimed and row.logical_port not in self._releasing:
                         values = (("chassis", wanted.uuid), ("up", True))
                         transaction.add(self.sb.db_set("Port_Binding", row.uuid, *values))
                 elif holder is not None and holder.name in self.names:
                     self._release(transaction, row)
-        return 0.1 if self._resting else 30.0
 
     def _release(self, transaction: Any, row: Any) -> None:
         transaction.add(self.sb.db_clear("Port_Binding", row.uuid, "chassis"))
         transaction.add(self.sb.db_set("Port_Binding", row.uuid, ("up", False)))
-        self._resting[row.uuid] = time.monotonic() + REST_SECONDS
+        self._releasing.add(row.logical_port)
 
     def obey(self, request: dict[str, Any]) -> None:
         """Execute one request of the control port."""
         if "plug" in request:
             # northd creates the row after Neutron has answered.
             row = self._find_port(request["plug"])
+            self._wait_until_down(request["plug"])
             with self._lock:
                 self._plug(row, request["host"])
         elif "unplug" in request:
@@ -184,13 +194,16 @@ class Hosts:
             time.sleep(0.05)
         raise LookupError(f"OVN has no port {port}")
 
+    def _wait_until_down(self, port: str) -> None:
+        deadline = time.monotonic() + PORT_TIMEOUT_SECONDS
+        while port in self._releasing and time.monotonic() < deadline:
+            self.work.set()
+            time.sleep(0.05)
+
     def _plug(self, row: Any, host: str) -> None:
         chassis = next((chassis for chassis in self.rows("Chassis") if chassis.hostname == host), None)
         if chassis is None:
             raise LookupError(f"OVN has no host {host}")
-        rest = self._resting.get(row.uuid, 0.0) - time.monotonic()
-        if rest > 0:
-            time.sleep(rest)
         with self.sb.transaction(check_error=True) as transaction:
             transaction.add(self.sb.db_set("Port_Binding", row.uuid, ("chassis", chassis.uuid), ("up", True)))
 
@@ -218,10 +231,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Simulated OVN hosts")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--plug", choices=("auto", "manual"), default="auto")
+    parser.add_argument("--northbound", required=True)
     parser.add_argument("southbound")
     parser.add_argument("hosts", nargs="+")
     arguments = parser.parse_args()
-    hosts = Hosts(arguments.southbound, arguments.plug)
+    hosts = Hosts(arguments.southbound, arguments.northbound, arguments.plug)
 
     def end(*_: object) -> None:
         hosts.ended.set()

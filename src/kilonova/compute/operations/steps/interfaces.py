@@ -18,7 +18,8 @@ async def make_port(op: Operation, requested: RequestedInterface) -> str:
     """Create a port owned by the operation, or find the one of an earlier run. Returns its id."""
     network, token = op.services.network, await op.services.identity.token()
     async with network_errors():
-        if there := await network.ports_of_device(op.id, str(op.project_id), token):
+        expected = 0 if op.is_first_try else 1
+        if there := await network.ports_of_device(op.id, str(op.project_id), token, expected=expected):
             return there[0].id
         port: dict[str, object] = {"network_id": requested.network_id, "project_id": op.project_id}
         port |= {"device_id": op.id, "device_owner": OWNER}

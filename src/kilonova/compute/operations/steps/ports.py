@@ -47,10 +47,9 @@ async def create_or_bind(
     owner["device_owner"] = await port_attributes.device_owner(op, host)
     dns_name = await port_attributes.dns_name(op, token)
     given = {requested.port for requested in wanted}
-    left = [
-        port.id for port in await network.ports_of_device(server_id, str(op.project_id), token) if port.id not in given
-    ]
-    await network.delete_ports(left, token)
+    expected = 0 if op.is_first_try else 1
+    found = await network.ports_of_device(server_id, str(op.project_id), token, expected=expected)
+    await network.delete_ports([port.id for port in found if port.id not in given], token)
     known = []
     if given - {None} or security_groups != ["default"]:
         known = await network.security_groups(str(op.project_id), token)
@@ -259,10 +258,10 @@ async def list_ports(op: Operation, token: str) -> list[Port]:
     interfaces = (await server_of(op)).nics
     if not interfaces:
         return []
-    there = {
-        port.id: port
-        for port in await op.services.network.ports_of_device(str(op.server_id), str(op.project_id), token)
-    }
+    found = await op.services.network.ports_of_device(
+        str(op.server_id), str(op.project_id), token, expected=len(interfaces)
+    )
+    there = {port.id: port for port in found}
     return [there[interface.port_id] for interface in interfaces if interface.port_id in there]
 
 
