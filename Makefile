@@ -49,7 +49,7 @@ openstack: $(READY) ## Start real Keystone, Glance, Neutron and Cinder and leave
 
 # Without xdist: all tests use one cloud.
 test-openstack: TESTS = tests/openstack
-test-openstack: packages $(READY) ## Run the tests against real OpenStack services (TESTS=tests/openstack/test_cloud.py)
+test-openstack: packages libvirt $(READY) ## Run the tests against real OpenStack services (TESTS=tests/openstack/test_cloud.py)
 	@$(BIN)/python -m tests.openstack.cloud install
 	@KILONOVA_TEST_OPENSTACK=1 $(PYTEST) $(TESTS) $(ARGS)
 
