@@ -168,6 +168,8 @@ def test_identity_service_that_is_down_loses_no_request(tmp_path: Path) -> None:
         ("identity.auth_url", "built-in", "identity.auth_url: 'built-in' is not an http"),
         ("network.url", "//neutron", "network.url: '//neutron' is not an http"),
         ("identity.auth_url", "http://127.0.0.1:5000/v3", "identity.password: Kilonova logs in as kilonova"),
+        ("image.url", "http://glance:port", "image.url: 'http://glance:port' is not an http"),
+        ("image.url", "http://[::1", "is not an http"),
         ("identity.token_cache_seconds", "-1", "identity.token_cache_seconds: -1.0 is not between 0 and 3600"),
         ("identity.auth_url", "http://keystone.example/v3", "tokens go to keystone.example without encryption"),
     ],

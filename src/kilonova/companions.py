@@ -13,6 +13,7 @@ from kilonova.identity.service_caller import ServiceCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AsyncExitStack
 
     from kilonova.config import Config
     from kilonova.http import App
@@ -61,10 +62,12 @@ def caller_of(service: str, config: Config, identity: IdentityClient, built_in: 
     return CatalogCaller(identity, SERVICE_TYPES[service], tls)
 
 
-def make_clients(services: Services, app: App, password: str, delayed: Callable[[Caller], Caller]) -> None:
+def make_clients(
+    services: Services, app: App, password: str, delayed: Callable[[Caller], Caller], stack: AsyncExitStack
+) -> None:
     """Create the clients of a process. They use the public APIs even where a service is in this process.
 
-    Raises UnusableCertificate.
+    The stack closes their connections. Raises UnusableCertificate.
     """
     from kilonova.image.client import ImageClient
     from kilonova.network.client import NetworkClient
@@ -75,9 +78,12 @@ def make_clients(services: Services, app: App, password: str, delayed: Callable[
     config = services.config
     identity = make_identity_client(config, delayed(InProcess(app, "/identity")), password)
     services.identity = identity
+    stack.push_async_callback(identity.close)
 
     def client_caller(service: str) -> Caller:
         found = caller_of(service, config, identity, InProcess(app, f"/{service}"))
+        if isinstance(found, Remote | CatalogCaller):
+            stack.push_async_callback(found.close)
         return ServiceCaller(delayed(found), identity, always=not config.is_built_in(service))
 
     services.image = ImageClient(client_caller("image"), is_glance=not config.is_built_in("image"))

@@ -112,7 +112,7 @@ class Process:
         loaded.set()
         await opening
         self._load_policy()
-        self._make_clients()
+        self._make_clients(stack)
         self._make_scheduler(stack)
         await self._seed()
         if self.roles.worker:
@@ -225,7 +225,7 @@ class Process:
         for api in self.app.apis.values():
             policy.check(name for route in api.routes.values() for name in (route.policy, *route.checks) if name)
 
-    def _make_clients(self) -> None:
+    def _make_clients(self, stack: AsyncExitStack) -> None:
         from kilonova.certificates import UnusableCertificate
         from kilonova.companions import make_clients
         from kilonova.compute.status import ComputeStatus
@@ -234,7 +234,7 @@ class Process:
 
         services, config = self.services, self.config
         try:
-            make_clients(services, self.app, self.passwords.get(SERVICE_USER, ""), self.delays.caller)
+            make_clients(services, self.app, self.passwords.get(SERVICE_USER, ""), self.delays.caller, stack)
         except UnusableCertificate as error:
             raise CannotStart(str(error)) from None
         self.token_keys.listen(services.identity.forget)

@@ -73,9 +73,7 @@ def _check_companions(config: Config) -> None:
     urls = {"identity.auth_url": identity.auth_url}
     urls |= {f"{name}.url": getattr(config, name).url for name in ("image", "network", "volume", "share")}
     for setting, url in urls.items():
-        parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and parts.hostname
-        if url and not is_url and (setting == "identity.auth_url" or url != BUILT_IN):
+        if url and not _is_url(url) and (setting == "identity.auth_url" or url != BUILT_IN):
             raise CannotStart(f"{setting}: {url!r} is not an http:// or https:// URL")
     if identity.auth_url and not identity.password:
         raise CannotStart(f"identity.password: Kilonova logs in as {identity.username} at identity.auth_url; set it")
@@ -84,6 +82,14 @@ def _check_companions(config: Config) -> None:
             f"identity.token_cache_seconds: {identity.token_cache_seconds} is not between 0 and"
             f" {MAX_TOKEN_CACHE_SECONDS:.0f}"
         )
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number, or the address is malformed
+        return False
 
 
 def check_machine(config: Config) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+from kilonova.http import Api
 from kilonova.http.authentication import validate_token
+from kilonova.identity import build as build_identity
 from kilonova.policy.credentials import AccessRule, Credentials
 from kilonova.services import Services
+from tests.http.toy import toy_fault
 from tests.support import run
 from tests.support.cloud import TOKENS
 
@@ -41,5 +44,13 @@ class Tokens:
 def test_expired_token_is_valid_beside_that_of_a_service(headers: dict[str, str], user: str | None) -> None:
     services = Services()
     services.tokens = Tokens()
-    found = run(validate_token(services, headers))
+    api = Api("toy", prefix="/toy", errors=toy_fault)
+    found = run(validate_token(services, headers, api))
     assert (found and found.user_name) == user
+
+
+def test_expired_token_gets_no_credentials() -> None:
+    services = Services()
+    services.tokens = Tokens()
+    headers = {"x-auth-token": "member", "x-service-token": "service"}
+    assert run(validate_token(services, headers, build_identity())) is None

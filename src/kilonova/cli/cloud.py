@@ -215,9 +215,17 @@ def _context(url: str, authority: str | None, setting: str) -> ssl.SSLContext | 
         raise Failure(str(error)) from None
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Another address must not get the token."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def _send(request: urllib.request.Request, tls: ssl.SSLContext | None) -> tuple[bytes, Message]:
     try:
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_SECONDS, context=tls) as response:
+        opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=tls))
+        with opener.open(request, timeout=REQUEST_TIMEOUT_SECONDS) as response:
             return response.read(), response.headers
     except urllib.error.HTTPError as error:
         raise ApiError(error.code, _error_message(error)) from None

@@ -188,10 +188,13 @@ class Api:
         trailing_slash: bool = True,
         messages: ErrorMessages = DEFAULT_MESSAGES,
         service_types: Sequence[str] = (),
+        accepts_expired_tokens: bool = True,
     ) -> None:
         self.name = name
         # The types by which access rules name the service.
         self.service_types = frozenset(service_types or (name,))
+        # Whether services may use the expired token of a user.
+        self.accepts_expired_tokens = accepts_expired_tokens
         self.prefix = prefix
         self.errors = errors
         self.versioned_errors = versioned_errors

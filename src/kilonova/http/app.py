@@ -51,6 +51,7 @@ _PROJECT_ID = re.compile(r"[0-9a-f-]+")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MAX_TEXT_LENGTH = 1000
 _MAX_QUERY_FIELDS = 1000
+RETRY_AFTER_SECONDS = "5"
 _STORAGE_FULL = "Storage is full: nothing was changed. Reads go on; try again when the operator has freed space."
 _UNEXPECTED = "Unexpected API Error. The operator finds it in the log by the request id {}."
 
@@ -163,7 +164,8 @@ class _Request:
             response = self.error_response(HttpError(str(error), status=error.status))
         except Unreachable:
             log.warning("another service is not available", exc_info=True)
-            response = self.error_response(Unavailable("Another service is not available for the moment; try again."))
+            text = "Another service is not available for the moment; try again."
+            response = self.error_response(Unavailable(text, headers={"Retry-After": RETRY_AFTER_SECONDS}))
         except Exception:
             log.exception("unexpected error")
             response = self.error_response(HttpError(_UNEXPECTED.format(self.request_id)))
@@ -240,7 +242,7 @@ class _Request:
         """Validate the token. Routes that are public or for hosts need none; a path that does not exist does."""
         if routes and all(isinstance(route, Route) and not route.needs_token for route in routes):
             return
-        validated = await validate_token(self.app.services, self.headers)
+        validated = await validate_token(self.app.services, self.headers, ctx.api)
         if validated is None:
             raise Unauthorized(
                 "The request you have made requires authentication.",

@@ -220,8 +220,11 @@ class Remote:
             sent["Content-Type"] = "application/json"
         body = content if content is None or isinstance(content, bytes) else _Upload(content)
         try:
-            async with self._send(method, path, sent, body) as response:
-                return ClientResponse(response.status, _lower_names(response.headers), await response.read())
+            async with asyncio.timeout(None) as limit:
+                if isinstance(body, _Upload):
+                    body.limit = limit
+                async with self._send(method, path, sent, body) as response:
+                    return ClientResponse(response.status, _lower_names(response.headers), await response.read())
         except (self._aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(body, _Upload) and body.error is not None:
                 raise body.error from None
@@ -271,16 +274,27 @@ class Remote:
 
 
 class _Upload:
-    """A request body. If producing it fails, the request breaks off, and `error` has the reason."""
+    """A request body. If producing it fails, the request breaks off, and `error` has the reason.
+
+    `limit` ends a request whose service does not read the body, or does not answer after its end.
+    """
 
     def __init__(self, content: AsyncIterator[bytes]) -> None:
         self._content = content
         self.error: Exception | None = None
+        self.limit: asyncio.Timeout | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
         try:
             async for chunk in self._content:
+                if self.limit is not None:
+                    self.limit.reschedule(loop.time() + UPLOAD_ANSWER_SECONDS)
                 yield chunk
+                if self.limit is not None:
+                    self.limit.reschedule(None)  # until the source has the next chunk
+            if self.limit is not None:
+                self.limit.reschedule(loop.time() + UPLOAD_ANSWER_SECONDS)
         except Exception as error:
             self.error = error
             raise

@@ -14,7 +14,7 @@ def fault(error: HttpError, request_id: str) -> Json:
     return {"error": {"code": error.status, "message": error.message, "title": error.title}}
 
 
-api = Api("identity", prefix="/identity", errors=fault)
+api = Api("identity", prefix="/identity", errors=fault, accepts_expired_tokens=False)
 
 
 def link(ctx: Context, path: str) -> str:

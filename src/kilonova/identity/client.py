@@ -33,10 +33,8 @@ class IdentityError(Exception):
     """The identity service refused a request of this service, or sent an unexpected response."""
 
 
-class LoginRefused(IdentityError):
+class LoginRefused(IdentityError, Unreachable):
     """The service user cannot log in. Operations try again, because an operator may correct this."""
-
-    passing = True
 
 
 class RoleMissing(IdentityError, Refused):
@@ -104,17 +102,29 @@ class IdentityClient:
         self._text = ""
         self._body: dict[str, Any] = {}
         self._renew_at = 0.0
-        self._renewing = asyncio.Lock()
+        self._expires_at = 0.0
+        # The login under way: all callers wait for the same one.
+        self._renewal: asyncio.Task[None] | None = None
         # By project: a token for another project, and when to renew it.
         self._project_tokens: dict[str, tuple[str, float]] = {}
 
     async def token(self) -> str:
-        """The service's own token, renewed in time. Raises Unreachable or IdentityError."""
+        """The service's own token, renewed in time. Raises Unreachable, of which LoginRefused is one."""
         if clock.now() >= self._renew_at:
-            async with self._renewing:
-                if clock.now() >= self._renew_at:
-                    await self._renew()
+            if self._renewal is None:
+                self._renewal = asyncio.create_task(self._renew())
+                self._renewal.add_done_callback(self._end_renewal)
+            try:
+                await asyncio.shield(self._renewal)
+            except Unreachable:
+                if clock.now() >= self._expires_at:
+                    raise
         return self._text
+
+    def _end_renewal(self, renewal: asyncio.Task[None]) -> None:
+        self._renewal = None
+        if not renewal.cancelled():
+            renewal.exception()  # callers have seen it, unless all of them have gone
 
     async def auth(self, project_id: str | None = None) -> Auth:
         """A token of the service user for its own project, or for a project where it creates resources.
@@ -134,17 +144,19 @@ class IdentityClient:
         return Auth(known[0], project_id)
 
     async def _get_project_token(self, project_id: str) -> tuple[str, float]:
-        response = await self._request_project_token(project_id)
+        own = await self.token()
+        response = await self._request_project_token(own, project_id)
         if response.status == 401:
             # The service's own token may be the invalid one: try again with a new one.
-            self._renew_at = 0.0
-            response = await self._request_project_token(project_id)
+            self.forget(own)
+            response = await self._request_project_token(await self.token(), project_id)
         if response.status != 201:
             raise RoleMissing(project_id)
-        return response.headers["x-subject-token"], self._renew_at
+        with valid_response("identity"):
+            return response.headers["x-subject-token"], self._renew_at
 
-    async def _request_project_token(self, project_id: str) -> ClientResponse:
-        identity = {"methods": ["token"], "token": {"id": await self.token()}}
+    async def _request_project_token(self, own: str, project_id: str) -> ClientResponse:
+        identity = {"methods": ["token"], "token": {"id": own}}
         auth = {"identity": identity, "scope": {"project": {"id": project_id}}}
         response = await self._caller.request("POST", "/v3/auth/tokens?nocatalog", json={"auth": auth})
         _check_available(response)
@@ -159,19 +171,22 @@ class IdentityClient:
         """Whether it is a token of the service user, in its own project or another."""
         return token == self._text or any(token == known for known, _ in self._project_tokens.values())
 
-    def forget(self) -> None:
-        """Drop the tokens after one was refused, so that the next call gets new ones."""
-        self._renew_at = 0.0
-        self._project_tokens.clear()
+    def forget(self, refused: str | None = None) -> None:
+        """Drop the tokens after one was refused, so that the next call gets new ones. Ignores a replaced token."""
+        if refused is None or self.is_own(refused):
+            self._renew_at = self._expires_at = 0.0
+            self._project_tokens.clear()
 
     async def _renew(self) -> None:
         response = await self._caller.request("POST", "/v3/auth/tokens", json={"auth": self._auth})
         _check_available(response)
         if response.status != 201:
             raise LoginRefused(f"the identity service refused the service user: {response.status}")
-        self._text = response.headers["x-subject-token"]
-        self._body = response.json()["token"]
-        lifetime = clock.parse(self._body["expires_at"]) - clock.now()
+        with valid_response("identity"):
+            text, body = response.headers["x-subject-token"], response.json()["token"]
+            lifetime = clock.parse(body["expires_at"]) - clock.now()
+        self._text, self._body = text, body
+        self._expires_at = clock.now() + lifetime
         self._renew_at = clock.now() + max(lifetime - RENEW_BEFORE_SECONDS, lifetime / 2)
 
     async def endpoint(self, *service_types: str, interface: str = "") -> str:
@@ -191,21 +206,15 @@ class IdentityClient:
 
     async def has_project(self, project_id: str) -> bool:
         """Whether the project exists. True if the service user may not look it up."""
-        response = await self._request_project(project_id)
-        if response.status == 401:
-            self.forget()
-            response = await self._request_project(project_id)
+        try:
+            response = await self._get(f"/v3/projects/{quote(project_id, safe='')}")
+        except IdentityError as error:
+            raise Unreachable(str(error)) from None
         if response.status in (200, 403):
             return True
         if response.status == 404:
             return False
         raise Unreachable(f"the identity service answered {response.status} to the lookup of a project")
-
-    async def _request_project(self, project_id: str) -> ClientResponse:
-        try:
-            return await self._get(f"/v3/projects/{quote(project_id, safe='')}")
-        except IdentityError as error:
-            raise Unreachable(str(error)) from None
 
     async def list(self, collection: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
         """All resources of a collection, such as `limits`, that match the query. Raises as `token` does."""
@@ -213,9 +222,6 @@ class IdentityClient:
         found: list[dict[str, Any]] = []
         while path is not None:
             response = await self._get(path)
-            if response.status == 401:
-                self.forget()
-                response = await self._get(path)
             _check_available(response)
             if response.status != 200:
                 raise IdentityError(f"the identity service answered {response.status} to the list of {collection}")
@@ -226,26 +232,26 @@ class IdentityClient:
                 path = link and link[link.index("/v3/") :]
         return found
 
-    async def _get(self, path: str) -> ClientResponse:
-        return await self._caller.request("GET", path, headers={"X-Auth-Token": await self.token()})
+    async def _get(self, path: str, headers: Mapping[str, str] = {}) -> ClientResponse:
+        """The response to the service's own token, or to a new one if that is the invalid one."""
+        own = await self.token()
+        response = await self._caller.request("GET", path, headers={"X-Auth-Token": own, **headers})
+        if response.status == 401:
+            self.forget(own)
+            own = await self.token()
+            response = await self._caller.request("GET", path, headers={"X-Auth-Token": own, **headers})
+        return response
 
     async def validate(self, token: str, *, allow_expired: bool = False) -> Token | None:
         """Validate a user's token; None if it is not valid."""
-        response = await self._request_validation(token, allow_expired)
-        if response.status == 401:
-            # The service's own token may be the invalid one: try again with a new one.
-            self.forget()
-            response = await self._request_validation(token, allow_expired)
+        query = "nocatalog&allow_expired=1" if allow_expired else "nocatalog"
+        response = await self._get(f"/v3/auth/tokens?{query}", {"X-Subject-Token": token, **ENFORCES_ACCESS_RULES})
         if response.status == 404:
             return None
         if response.status != 200:
             raise IdentityError(f"the identity service answered {response.status} to the validation of a token")
-        return parse_token(response.json()["token"])
-
-    async def _request_validation(self, token: str, allow_expired: bool) -> ClientResponse:
-        headers = {"X-Auth-Token": await self.token(), "X-Subject-Token": token, **ENFORCES_ACCESS_RULES}
-        query = "nocatalog&allow_expired=1" if allow_expired else "nocatalog"
-        return await self._caller.request("GET", f"/v3/auth/tokens?{query}", headers=headers)
+        with valid_response("identity"):
+            return parse_token(response.json()["token"])
 
 
 def _check_available(response: ClientResponse) -> None:

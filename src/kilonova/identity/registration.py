@@ -229,7 +229,9 @@ class Registration:
         scope = {"service_id": service_id, "region_id": self._wanted.region}
         known = set()
         if service_id and self._wanted.limits:
-            known = {one["resource_name"] for one in await self._keystone.list("registered_limit", **scope)}
+            found = await self._keystone.list("registered_limit", service_id=service_id)
+            # Those without a region apply to all.
+            known = {one["resource_name"] for one in found if one["region_id"] in (None, scope["region_id"])}
         for name, value in self._wanted.limits.items():
             if name in known:
                 self._note("unchanged", "registered limit", name)

@@ -60,6 +60,7 @@ class ServiceCaller:
 
     def _check_own_token(self, status: int, headers: Mapping[str, str] | None) -> None:
         """Drop tokens of the service user that another service refuses. A repeated request sends a new one."""
-        if status == 401 and headers and self._identity.is_own(headers.get("X-Auth-Token", "")):
-            self._identity.forget()
+        sent = headers.get("X-Auth-Token", "") if headers else ""
+        if status == 401 and self._identity.is_own(sent):
+            self._identity.forget(sent)
             raise Unreachable("another service refused the token of the service user")

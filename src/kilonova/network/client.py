@@ -275,7 +275,7 @@ class NetworkClient:
         """All ports that the token can see, with device and host only, in pages."""
         names = ("id", "network_id", "mac_address", "device_id", "device_owner", "binding:host_id")
         query = [*(("fields", name) for name in names), ("limit", str(_PAGE_SIZE))]
-        return await self._list(_PORT, token, query)
+        return await self._at_least(1, lambda: self._list(_PORT, token, query), token)
 
     async def create_port(self, port: Attributes, token: str) -> Port:
         return await self._create(_PORT, port, token)
@@ -438,6 +438,8 @@ class NetworkClient:
         """Raise Unreachable if the service shows no security group. Each project has one by default."""
         path = f"{_GROUP.path}?fields=id&fields=name&limit=1"
         response = await self._caller.request("GET", path, headers=_headers(token))
+        if response.status == 404:
+            return  # the service has no security groups
         if response.status >= 400:
             raise _error(response)
         if not _GROUP.page(response.body)[0]:

@@ -132,7 +132,7 @@ class _Counter:
         number, shared = 0, list(sharing)
         while number < cap:
             best = best_allocations(self.resource_request, self.classes, tree, shared)
-            if best is None:
+            if best is None or not best.allocations:
                 return _Filled(number, _scarce_resource(self.resource_request, [*tree, *shared]), tuple(shared))
             taken = best.allocations
             times = min(_max_repeats([*tree, *shared], taken), cap - number)

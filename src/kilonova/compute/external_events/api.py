@@ -77,7 +77,10 @@ async def create(ctx: Context) -> Response:
     events = msgspec.convert(ctx.body["events"], list[Event])
     async with ctx.db.transaction() as tx:
         servers = await _find_servers(tx, events)
-        codes = [await _process(ctx, tx, servers.get(event.server_uuid), event) for event in events]
+        codes = [NOT_FOUND] * len(events)
+        # Concurrent requests lock servers in the same order.
+        for number, event in sorted(enumerate(events), key=lambda numbered: (numbered[1].server_uuid, numbered[0])):
+            codes[number] = await _process(ctx, tx, servers.get(event.server_uuid), event)
     results = [
         event if code == OK else msgspec.structs.replace(event, code=code, status="failed")
         for event, code in zip(events, codes, strict=True)

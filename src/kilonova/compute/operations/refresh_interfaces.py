@@ -8,7 +8,7 @@ from __future__ import annotations
 from kilonova.compute import operation_kinds as kinds
 from kilonova.compute.operations.steps import port_attributes
 from kilonova.compute.operations.steps.interface_refresh import RENAME, RefreshInterfacesParams
-from kilonova.compute.operations.steps.network_errors import network_errors
+from kilonova.compute.operations.steps.network_errors import ignored_if_deleted, network_errors
 from kilonova.compute.servers import interface_cache
 from kilonova.operations import Entry, Operation, Step
 
@@ -40,7 +40,8 @@ async def rename(op: RefreshInterfaces) -> None:
     async with network_errors():
         for port in await network.ports([nic.port_id for nic in servers[0].nics], token):
             if port.dns_name == former != name:
-                await network.update_port(port.id, {"dns_name": name}, token, port.revision_number)
+                with ignored_if_deleted():
+                    await network.update_port(port.id, {"dns_name": name}, token, port.revision_number)
 
 
 async def refresh(op: RefreshInterfaces) -> None:

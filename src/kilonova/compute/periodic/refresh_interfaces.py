@@ -14,6 +14,7 @@ from kilonova.compute.operations.detach_interface import DetachInterface, Detach
 from kilonova.compute.servers import interface_cache
 from kilonova.compute.servers.server import Interface, Server
 from kilonova.http.client import Refused, Unreachable
+from kilonova.identity.client import IdentityError
 from kilonova.ids import new_id
 from kilonova.operations import begin
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 5.0
 _PAGE_SIZE = 50
+# So many ports of a page may be deleted by users without their events having arrived.
+_FEW_PORTS = 2
 _WITH_INTERFACES = "NOT deleted AND nics <> '[]'"
 _PAGE = f"SELECT * FROM servers WHERE id > $1 AND {_WITH_INTERFACES} ORDER BY id LIMIT {_PAGE_SIZE}"
 
@@ -40,11 +43,21 @@ async def run(services: Services, sleep: Callable[[float], Awaitable[None]] = as
     while page := Server.decode_all(await services.db.fetch(_PAGE, last)):
         last = page[-1].id
         try:
-            for server, interface in await interface_cache.refresh(services, page):
-                await _detach(services, server, interface)
-        except (Refused, Unreachable) as error:
+            missing = await interface_cache.refresh(services, page)
+            if _is_plausible(len(missing), sum(len(server.nics) for server in page)):
+                for server, interface in missing:
+                    await _detach(services, server, interface)
+        except (Refused, Unreachable, IdentityError) as error:
             log.warning("interfaces are not read again now: %s", error)
         await sleep(pause)
+
+
+def _is_plausible(missing: int, of: int) -> bool:
+    """Whether so many ports may have been deleted. Else the service user has probably lost its role in Neutron."""
+    if missing <= max(_FEW_PORTS, of // 10):
+        return True
+    log.error("%d of %d ports are not visible in the network service: no interface is detached", missing, of)
+    return False
 
 
 async def _detach(services: Services, server: Server, interface: Interface) -> None:

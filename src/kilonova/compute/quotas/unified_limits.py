@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,6 +71,8 @@ class UnifiedLimits:
         return await self._read("registered_limits", "default_limit", {})
 
     async def _read_project(self, project_id: str) -> Limits:
+        if not _PROJECT_ID.fullmatch(project_id):
+            return {}  # such as the empty id of a token for the system, which Keystone refuses
         # A service user that may not see all limits would get those of its own project.
         return await self._read("limits", "resource_limit", {"project_id": project_id})
 
@@ -82,6 +85,9 @@ class UnifiedLimits:
             general = {item["resource_name"]: int(item[value]) for item in relevant if not item["region_id"]}
             own = {item["resource_name"]: int(item[value]) for item in relevant if item["region_id"] == region}
         return general | own
+
+
+_PROJECT_ID = re.compile(r"[a-zA-Z0-9-]+")
 
 
 class _Entry(NamedTuple):

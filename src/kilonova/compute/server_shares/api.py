@@ -126,7 +126,7 @@ async def _new(ctx: Context, tx: Transaction, server: Server, share: Share, loca
         tag=tag,
         share_proto=model.NFS,
         export_location=location,
-        built_in=not ctx.services.config.share.url,
+        built_in=ctx.services.config.is_built_in("share"),
         access_to=str(await tx.fetch_value("SELECT host_ip FROM hypervisors WHERE host = $1", server.host)),
         status=model.ATTACHING,
         created_at=ctx.now,

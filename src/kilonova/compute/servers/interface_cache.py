@@ -90,22 +90,30 @@ async def refresh(services: Services, servers: Sequence[Server]) -> list[tuple[S
     network, token = services.network, await services.identity.token()
     ports = {port.id: port for port in await network.ports([interface.port_id for interface in interfaces], token)}
     described = {each.port_id: each for each in await describe(network, token, interfaces, ports)}
+    read = {interface.port_id: interface for interface in interfaces}
     for server in servers:
         if any(described[interface.port_id] != interface for interface in server.nics):
-            await _store(services.db, server.id, described)
+            await _store(services.db, server.id, read, described)
     return [(server, interface) for server in servers for interface in server.nics if interface.port_id not in ports]
 
 
-async def _store(db: Database, server_id: str, described: Mapping[str, Interface]) -> None:
-    """Replace the interfaces that the server still has."""
+async def _store(
+    db: Database, server_id: str, read: Mapping[str, Interface], described: Mapping[str, Interface]
+) -> None:
+    """Replace the interfaces that the server still has as they were `read`.
+
+    An operation may have bound a port to another host meanwhile. Neutron then reports the port once more.
+    """
     async with db.transaction() as tx:
         row = await tx.fetch_one("SELECT * FROM servers WHERE id = $1 AND NOT deleted FOR UPDATE", server_id)
         server = Server.decode_optional(row)
         if server is None:
             return
-        # What the server's operations decide is not the network service's to say.
+        # Operations decide on the rest.
         changed = [
-            structs.replace(described[old.port_id], tag=old.tag, given=old.given) if old.port_id in described else old
+            structs.replace(described[old.port_id], tag=old.tag, given=old.given, allocation=old.allocation)
+            if read.get(old.port_id) == old
+            else old
             for old in server.nics
         ]
         if changed != server.nics:

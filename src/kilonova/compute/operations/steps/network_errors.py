@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from kilonova.network.client import NetworkError
 from kilonova.operations import Failed, TransientError
@@ -23,3 +23,13 @@ async def network_errors() -> AsyncIterator[None]:
         if error.status == 412:
             raise TransientError(str(error)) from error
         raise Failed(str(error), fault=refusal(error.status, error.kind, str(error))) from error
+
+
+@contextmanager
+def ignored_if_deleted() -> Iterator[None]:
+    """Ignore that the port, or another object, has been deleted meanwhile."""
+    try:
+        yield
+    except NetworkError as error:
+        if error.status != 404:
+            raise

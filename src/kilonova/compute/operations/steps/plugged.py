@@ -6,6 +6,7 @@ they may get lost, come twice or early, so the wait reads the ports. See docs/de
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from kilonova import clock
 from kilonova.compute.servers.server import Interface
 from kilonova.http.client import Unreachable
+from kilonova.identity.client import IdentityError
 from kilonova.network.client import NetworkError, Port
 from kilonova.operations import Failed, Operation, Wait
 
@@ -25,6 +27,8 @@ Op = TypeVar("Op", bound=Operation)
 WAIT = "wait for ports"
 ACTIVE = "ACTIVE"
 POLL_SECONDS = 10.0
+# Less than the time that the engine gives a poll after the deadline of the wait.
+READ_SECONDS = 5.0
 # A port that Neutron has reported as plugged counts after this time, even if it is not ACTIVE: Neutron fails to update
 # the status if the host is faster than the request that binds the port.
 TRUST_SECONDS = 5.0
@@ -105,9 +109,10 @@ async def _unplugged(op: Operation, expected: Expected) -> list[Port]:
     if not port_ids:
         return []
     try:
-        ports = await op.services.network.ports(port_ids, await op.services.identity.token())
-    except (Unreachable, NetworkError) as error:
-        log.warning("the ports of server %s cannot be read: %s", op.server_id, error)
+        async with asyncio.timeout(READ_SECONDS):
+            ports = await op.services.network.ports(port_ids, await op.services.identity.token())
+    except (Unreachable, NetworkError, IdentityError, TimeoutError) as error:
+        log.warning("the ports of server %s cannot be read: %s", op.server_id, str(error) or "no answer in time")
         return [Port(id=port_id, network_id="", mac_address="") for port_id in port_ids]
     missing = [port for port in ports if _is_awaited(port) and not _is_plugged(port, expected.host)]
     reported = await _reported(op, missing)

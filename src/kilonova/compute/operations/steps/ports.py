@@ -192,19 +192,9 @@ async def move(op: Operation, host: str, allocation_of: AllocationOf | None = No
 
     Raises HostCallFailed if the network service cannot bind a port to the host.
     """
-    token = await op.services.identity.token()
-    allocation_of = allocation_of or port_attributes.default_providers(op)
-    hosts = {host}
-    async with _binding_errors(hosts):
-        for port in await list_ports(op, token):
-            bindings = await op.services.network.bindings(port.id, token)
-            active = next((one.host for one in bindings if one.status == "ACTIVE"), port.binding_host_id or "")
-            others = {one.host for one in bindings} - {active}
-            hosts |= {active, *others}
-            changes = await port_attributes.changes_for_host(op, port, host, allocation_of)
-            await _move(op, port, active, others, host, changes, token)
-    if not op.services.network.built_in:
-        await _store_bindings(op, token)
+    failures = await _move_all(op, host, allocation_of or port_attributes.default_providers(op), until_failure=True)
+    if failures:
+        raise failures[0]
 
 
 async def return_to(op: Operation, host: str, allocation_of: AllocationOf | None = None) -> None:
@@ -213,10 +203,33 @@ async def return_to(op: Operation, host: str, allocation_of: AllocationOf | None
     The operation would repeat the undo for ever, and the server could not be used meanwhile.
     """
     claim = op.find_result(CLAIM)
-    try:
-        await move(op, host, allocation_of or (port_attributes.former_providers(claim) if claim else None))
-    except HostCallFailed as failure:
+    former = port_attributes.former_providers(claim) if claim else None
+    for failure in await _move_all(op, host, allocation_of or former or port_attributes.default_providers(op)):
         log.warning("server %s is left with an unbound port: %s", op.server_id, failure.fault)
+
+
+async def _move_all(
+    op: Operation, host: str, allocation_of: AllocationOf, *, until_failure: bool = False
+) -> list[HostCallFailed]:
+    """Move every port. Returns why ports could not be bound."""
+    token = await op.services.identity.token()
+    hosts, failures = {host}, list[HostCallFailed]()
+    async with _binding_errors(hosts):
+        for port in await list_ports(op, token):
+            bindings = await op.services.network.bindings(port.id, token)
+            active = next((one.host for one in bindings if one.status == "ACTIVE"), port.binding_host_id or "")
+            others = {one.host for one in bindings} - {active}
+            hosts |= {active, *others}
+            changes = await port_attributes.changes_for_host(op, port, host, allocation_of)
+            try:
+                await _move(op, port, active, others, host, changes, token)
+            except HostCallFailed as failure:
+                failures.append(failure)
+                if until_failure:
+                    return failures
+    if not op.services.network.built_in:
+        await _store_bindings(op, token)
+    return failures
 
 
 async def _move(
@@ -227,13 +240,15 @@ async def _move(
         if host in others:
             await network.activate_binding(port_id, host, token)
             others = {*others, active}
-        elif host != active:
+        elif host != active or port.binding_vif_type == BINDING_FAILED:
             changes = {"binding:host_id": host, **changes}
         if changes:
             port_attributes.check_bound(await network.update_port(port_id, changes, token), host)
         for other in sorted(others - {host, ""}):
             await network.delete_binding(port_id, other, token)
     except NetworkError as error:
+        if error.kind == PORT_BINDING_ERROR:
+            raise port_attributes.not_bound(port_id, host) from error
         if error.status == 404:
             # If the port is deleted, the next run skips it.
             raise TransientError(f"port {port_id} has changed just now") from error
