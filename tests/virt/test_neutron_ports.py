@@ -70,6 +70,13 @@ def switches() -> Iterator[Switches]:
         yield Switches(hosts)
 
 
+@pytest.fixture(scope="module")
+def shared_switches() -> Iterator[Switches]:
+    """Two hosts with shared storage."""
+    with host_pair(shared_storage=True) as hosts:
+        yield Switches(hosts)
+
+
 def make_nic(vif_type: str = "ovs", **details: Any) -> Nic:
     identity = new_id()
     return Nic(
@@ -207,6 +214,18 @@ def test_live_migration_plugs_destination_and_unplugs_source(switches: Switches,
     assert devices() == (set(), plugged(nic, other))
     two.call(Destroy(guest_id=guest.id))
     assert devices() == (set(), set())
+
+
+def test_live_migration_on_shared_storage_unplugs_source(shared_switches: Switches) -> None:
+    hosts, one, two = shared_switches.hosts, shared_switches.one, shared_switches.two
+    nic = make_nic(**HYBRID)
+    guest = hosts.boot(one, make_guest(nics=[nic]))
+    moving = structs.replace(guest, nics=[structs.replace(nic, vif_details=USER_SPACE)])
+    hosts.migrate(moving, one, two)
+    assert_counting(two, guest)
+    assert devices_of(one, shared_switches.switch, nic) == set()
+    assert devices_of(two, shared_switches.other_switch, nic) == plugged(nic, USER_SPACE)
+    two.call(Destroy(guest_id=guest.id))
 
 
 def test_port_on_linux_bridge(switches: Switches) -> None:
