@@ -6,17 +6,19 @@ import hashlib
 import os
 import re
 import subprocess
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import programs
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
-from kilonova.hosts.messages import Disk, Flavor, Image
+from kilonova.hosts.messages import Disk, Flavor, Guest, Image
 from kilonova.ids import new_id
 from tests.support.virt_driver import IMAGE_TRANSFER, DriverBench, FileImageService
 from tests.support.virt_hosts import linux_image
@@ -127,5 +129,52 @@ def test_connections_that_fail_leave_nothing(bench: DriverBench) -> None:
             await driver.attach_disk(guest.id, disk_of("local", device_path="/no/such", encrypted=True))
         assert (await driver.list_guests())[0].volumes == []
         assert records(bench) == []
+
+    bench.run(scenario)
+
+
+@contextmanager
+def nfs_volumes(bench: DriverBench, count: int, gigabytes: int = 1) -> Iterator[list[Disk]]:
+    pytest.importorskip("os_brick")
+    with mounted(bench) as directory:
+        names = [make_file(directory / f"volume-{number}").name for number in range(count)]
+        yield [disk_of("nfs", export=EXPORT, name=name, options=None, format="raw", size=gigabytes) for name in names]
+
+
+def elements(bench: DriverBench, guest: Guest, *options: str) -> dict[str, tuple[str, str]]:
+    """Target and path of the volumes in the running domain; with `--inactive` in its definition."""
+    document = ET.fromstring(bench.host.execute("virsh", "dumpxml", f"kn-{guest.id}", *options))
+    found = {}
+    for disk in document.findall("devices/disk"):
+        target, source = disk.find("target"), disk.find("source")
+        assert target is not None
+        if source is not None and (serial := disk.findtext("serial")):
+            found[serial] = str(target.get("dev")), str(source.get("file"))
+    return found
+
+
+def test_volume_given_at_create_is_detached_from_stopped_guest(bench: DriverBench) -> None:
+    async def scenario(driver: LibvirtDriver) -> None:
+        with nfs_volumes(bench, 2) as disks:
+            first, second = disks
+            guest = bench.guest(disks=disks)
+            await driver.spawn(guest, data=IMAGE_TRANSFER)
+            assert set(elements(bench, guest)) == {first.volume_id, second.volume_id}
+            await driver.power_off(guest.id)
+            assert records(bench) == []
+            for _ in range(2):
+                detached = await driver.detach_disk(guest.id, first.volume_id)
+                assert detached is not None
+                assert detached.volumes == [second.volume_id]
+            await driver.power_on(guest.id)
+            assert set(elements(bench, guest)) == {second.volume_id}
+            # The agent ended after the disconnection, before it wrote the spec.
+            spec = driver.hypervisor.spec(guest.id)
+            driver.hypervisor.write_spec(msgspec.structs.replace(spec, disks=[*spec.disks, first]))
+            detached = await driver.detach_disk(guest.id, first.volume_id)
+            assert detached is not None
+            assert detached.volumes == [second.volume_id]
+            assert set(elements(bench, guest)) == {second.volume_id}
+            await driver.destroy(guest.id)
 
     bench.run(scenario)

@@ -210,7 +210,8 @@ class Volumes:
             return
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
-        if record is None or record.device is not None:
+        # Without a connection of the host the guest does not have the volume. Its path may be another volume's now.
+        if _volume_type(disk) in _QEMU_PROTOCOLS or (record is not None and record.device is not None):
             await self._detach(guest_id, volume_id, disk)
         await self.connections.disconnect(guest_id, volume_id)
         self._hv.write_spec(_remove_disk(guest, volume_id))
