@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import hypervisor as hypervisors
 from kilonova.hosts.drivers.libvirt import live_migration, plug
 from kilonova.hosts.drivers.libvirt import migration_records as records
@@ -103,3 +104,22 @@ def test_devices_of_a_guest_that_comes_back_stay(host: Host) -> None:
     records.write_record(host.hv.layout.slot_directory(GUEST, SLOT) / records.INCOMING_FILE, incoming)
     run(records.complete_departure(host.hv, GUEST))
     assert host.released == []
+
+
+def test_failed_release_does_not_stop_the_others(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*args: Any) -> None:
+        raise DriverError("Open vSwitch does not respond")
+
+    monkeypatch.setattr(plug, "unplug", fail)
+    with pytest.raises(DriverError, match="Open vSwitch does not respond"):
+        run(host.hv.release_devices(GUEST))
+    assert host.released == ["v"]
+
+
+def test_ports_are_left_alone_without_os_vif(host: Host, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(plug, "os_vif_problem", lambda: "os-vif is missing")
+    run(plug.unplug(host.hv, host.guest, [NIC]))
+    assert "port p is not unplugged: os-vif is missing" in caplog.text
+    with pytest.raises(DriverError, match="os-vif is missing"):
+        run(plug.plug(host.hv, host.guest, [NIC]))

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import shutil
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,10 +205,20 @@ class Hypervisor:
                 guest = self._read_spec(self.layout.guest_directory(guest_id))
             except DriverError as error:
                 log.warning("the ports of guest %s stay plugged: %s", guest_id, error.message)
+        releases: list[Callable[[], Awaitable[None]]] = [
+            partial(shares.unmount_all, self, guest_id),
+            partial(self.volumes.connections.disconnect_all, guest_id),
+        ]
         if guest is not None:
-            await plug.unplug(self, guest, guest.nics)
-        await shares.unmount_all(self, guest_id)
-        await self.volumes.connections.disconnect_all(guest_id)
+            releases.insert(0, partial(plug.unplug, self, guest, guest.nics))
+        errors: list[DriverError] = []
+        for release in releases:
+            try:
+                await release()
+            except DriverError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 # In threads
