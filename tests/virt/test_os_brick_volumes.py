@@ -27,10 +27,14 @@ from tests.virt.test_volumes_guests import GIB_SECTORS, SCRIPT
 EXPORT = "127.0.0.1:/kn"
 
 
+def mount_point(bench: DriverBench) -> Path:
+    return bench.instances / "_mounts" / hashlib.md5(EXPORT.encode(), usedforsecurity=False).hexdigest()
+
+
 @contextmanager
 def mounted(bench: DriverBench) -> Iterator[Path]:
     """The mount point of the export on the host. The kernel may have no NFS, so the directory is mounted on itself."""
-    path = bench.instances / "_mounts" / hashlib.md5(EXPORT.encode(), usedforsecurity=False).hexdigest()
+    path = mount_point(bench)
     path.mkdir(parents=True)
     subprocess.run(["mount", "--bind", path, path], check=True)
     try:
@@ -175,6 +179,42 @@ def test_volume_given_at_create_is_detached_from_stopped_guest(bench: DriverBenc
             assert detached is not None
             assert detached.volumes == [second.volume_id]
             assert set(elements(bench, guest)) == {second.volume_id}
+            await driver.destroy(guest.id)
+
+    bench.run(scenario)
+
+
+def test_failed_or_interrupted_swap_leaves_no_volume_connected(bench: DriverBench) -> None:
+    guest = bench.guest()
+
+    async def scenario(driver: LibvirtDriver) -> None:
+        connections = driver.hypervisor.volumes.connections
+        with nfs_volumes(bench, 2) as (old, new):
+            os.truncate(mount_point(bench) / "volume-0", 2 << 30)
+            await driver.spawn(guest, data=IMAGE_TRANSFER)
+            await driver.attach_disk(guest.id, old)
+            with pytest.raises(DriverError, match="fewer than"):
+                await driver.swap_disk(guest.id, old.volume_id, new)
+            # The undo.
+            for _ in range(2):
+                assert (await driver.swap_disk(guest.id, new.volume_id, old)).volumes == [old.volume_id]
+            assert records(bench) == [f"{old.volume_id}@{guest.id}"]
+
+            # The agent ended before it disconnected the old volume.
+            connection = {**new.connection, "data": {**new.connection["data"], "size": 2}}
+            larger = msgspec.structs.replace(new, connection=connection)
+            os.truncate(mount_point(bench) / "volume-1", 2 << 30)
+            with pytest.MonkeyPatch.context() as patch:
+
+                async def killed(*args: Any) -> None:
+                    raise RuntimeError("killed")
+
+                patch.setattr(connections, "disconnect", killed)
+                with pytest.raises(RuntimeError):
+                    await driver.swap_disk(guest.id, old.volume_id, larger)
+            for _ in range(2):
+                assert (await driver.swap_disk(guest.id, old.volume_id, larger)).volumes == [new.volume_id]
+            assert records(bench) == [f"{new.volume_id}@{guest.id}"]
             await driver.destroy(guest.id)
 
     bench.run(scenario)

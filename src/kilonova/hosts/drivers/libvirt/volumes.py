@@ -245,6 +245,8 @@ class Volumes:
         if old is None:
             if _find_disk(guest, disk.volume_id) is None:
                 raise MissingDisk(guest_id, volume_id)
+            # A swap that failed, or was interrupted at its end, has left the volume connected.
+            await self.connections.disconnect(guest_id, volume_id)
             return
         check_tls(self._hv, [disk])
         old, disk = await self._connect(guest_id, old), await self._connect(guest_id, disk)
