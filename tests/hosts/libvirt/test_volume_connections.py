@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -169,14 +170,39 @@ def test_properties_are_read_again_in_the_background(connections: Connections, m
         for _ in range(2):
             assert await connections.properties() == {"initiator": "iqn.x"}
         assert connections.calls == [("properties", "")]
-        monkeypatch.setattr(connections, "_properties_until", 0.0)
         connections.failing = {"properties"}
-        assert await connections.properties() == {"initiator": "iqn.x"}
-        assert connections._reading is not None
-        await connections._reading
-        with pytest.raises(DriverError, match="does not respond"):
-            await connections.properties()
+        for _ in range(2):
+            # After a failure these are the last known ones.
+            monkeypatch.setattr(connections, "_properties_until", 0.0)
+            assert await connections.properties() == {"initiator": "iqn.x"}
+            assert connections._reading is not None
+            await connections._reading
+        assert connections.calls == [("properties", "")] * 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+def test_host_has_no_properties_without_an_answer(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch, caplog: Any, hanging: bool
+) -> None:
+    async def hang(request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            if hanging:
+                patch.setattr(volume_connections, "_PROPERTIES_TIMEOUT_SECONDS", 0.1)
+                patch.setattr(connections, "_call", hang)
+            connections.failing = {"properties"}
+            assert await connections.properties() == {}
+            assert ("no answer in 0.1 s" if hanging else "the storage does not respond") in caplog.text
+        # Callers do not wait for each attempt.
+        connections.calls = []
+        assert await connections.properties() == {}
+        assert connections.calls == []
         connections.failing = set()
+        monkeypatch.setattr(connections, "_properties_until", 0.0)
         assert await connections.properties() == {"initiator": "iqn.x"}
 
     run(scenario())

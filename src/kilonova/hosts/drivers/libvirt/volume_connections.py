@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PROPERTIES_SECONDS = 60.0
+# How long os-brick may take to read the properties, and the time between an unsuccessful attempt and the next.
+_PROPERTIES_TIMEOUT_SECONDS = 20.0
+_PROPERTIES_RETRY_SECONDS = 10.0
 # The program that connects volumes of each type, and its package.
 _PROGRAMS = {
     "iscsi": ("iscsiadm", "open-iscsi"),
@@ -90,31 +93,29 @@ class VolumeConnections:
     # The host
 
     async def properties(self) -> dict[str, Any]:
-        """What the volume service must know to let this host connect: initiator, NQN and others. Raises DriverError.
+        """What the volume service must know to let this host connect: initiator, NQN and others.
 
-        Old properties are read again in the background, so that only the first caller waits.
+        Without an answer of os-brick these are the last known properties, or none: volumes that QEMU connects to by
+        itself do not need them. Old properties are read again in the background, so that only the first caller waits.
         """
         if not is_installed() or os.geteuid() != 0:
             return {}
-        async with self._locks[""]:
-            if self._properties is None:
-                self._properties = await self._read_properties()
-            elif clock.now() >= self._properties_until and self._reading is None:
-                self._reading = asyncio.create_task(self._read_again())
-            return self._properties
+        if self._reading is None and clock.now() >= self._properties_until:
+            self._reading = asyncio.create_task(self._read_properties())
+        if self._properties is None and self._reading is not None:
+            await asyncio.wait([self._reading])
+        return self._properties or {}
 
-    async def _read_properties(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._call(
-            Request(verb="properties", host=self._host, ip=self._config.agent.address)
-        )
-        self._properties_until = clock.now() + _PROPERTIES_SECONDS
-        return found
-
-    async def _read_again(self) -> None:
+    async def _read_properties(self) -> None:
+        request = Request(verb="properties", host=self._host, ip=self._config.agent.address)
         try:
-            self._properties = await self._read_properties()
-        except DriverError:
-            self._properties = None  # the next caller gets the error
+            async with asyncio.timeout(_PROPERTIES_TIMEOUT_SECONDS):
+                self._properties = await self._call(request)
+            self._properties_until = clock.now() + _PROPERTIES_SECONDS
+        except (DriverError, OSError, ValueError) as error:
+            self._properties_until = clock.now() + _PROPERTIES_RETRY_SECONDS
+            reason = f"no answer in {_PROPERTIES_TIMEOUT_SECONDS:g} s" if isinstance(error, TimeoutError) else error
+            log.warning("os-brick cannot read the properties of this host, which volumes may require: %s", reason)
         finally:
             self._reading = None
 
