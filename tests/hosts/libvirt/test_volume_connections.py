@@ -17,7 +17,7 @@ from kilonova.hosts.messages import Disk
 from tests.support import run
 
 A, B, VOLUME = "guest-a", "guest-b", "volume-1"
-STORAGE = {"target": "t-1", "password": "geheim"}
+STORAGE = {"target_iqn": "t-1", "password": "geheim"}
 
 
 class Connections(VolumeConnections):
@@ -32,7 +32,7 @@ class Connections(VolumeConnections):
         self.failing: set[str] = set()
 
     async def _call(self, request: Any) -> Any:
-        target = request.get("data", {}).get("target", "")
+        target = request.get("data", {}).get("target_iqn", "")
         self.calls.append((request["verb"], target))
         self.requests.append(request)
         if request["verb"] in self.failing:
@@ -89,6 +89,34 @@ def test_volume_stays_connected_for_another_guest(connections: Connections) -> N
     run(scenario())
 
 
+LUNS = {"target_iqns": ["t-1", "t-2"], "target_luns": [1, 1], "target_portals": ["10.0.0.1:3260", "10.0.0.2:3260"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_kept"),
+    [
+        ({}, {"access_mode": "ro", "qos_specs": {"a": 1}, "cacheable": True, "auth_password": "other"}, True),
+        (LUNS, {key: value[::-1] for key, value in LUNS.items()}, True),
+        (LUNS, {"target_lun": 1, "target_portal": "10.0.0.2:3260"}, True),
+        (LUNS, {**LUNS, "target_luns": [2, 2]}, False),
+        ({}, {"target_iqn": "t-2"}, False),
+        # Another kind of storage, of which nothing is known.
+        ({"target_iqn": None, "x": 1}, {"target_iqn": None, "x": 2}, True),
+        ({"nqn": "n-1", "vol_uuid": "1"}, {"nqn": "n-1", "vol_uuid": "2"}, False),
+    ],
+)
+def test_volume_of_another_guest_is_found_by_its_location(
+    connections: Connections, one: dict[str, Any], other: dict[str, Any], is_kept: bool
+) -> None:
+    async def scenario() -> None:
+        await connections.connect(A, disk(**one))
+        await connections.connect(B, disk(**other))
+        await connections.disconnect(A, VOLUME)
+        assert ("disconnect" not in {verb for verb, _ in connections.calls}) is is_kept
+
+    run(scenario())
+
+
 def test_failed_connection_leaves_nothing(connections: Connections) -> None:
     async def scenario() -> None:
         connections.failing = {"connect"}
@@ -127,7 +155,7 @@ def test_failed_disconnection(connections: Connections) -> None:
 def test_changed_connection_replaces_the_old_one(connections: Connections) -> None:
     async def scenario() -> None:
         await connections.connect(A, disk())
-        await connections.connect(A, disk(target="t-2"))
+        await connections.connect(A, disk(target_iqn="t-2"))
         assert connections.calls == [("connect", "t-1"), ("disconnect", "t-1"), ("connect", "t-2")]
 
     run(scenario())

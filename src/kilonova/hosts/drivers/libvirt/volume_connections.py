@@ -1,7 +1,8 @@
 """Connections of this host to volumes by os-brick: iSCSI, NVMe over Fabrics, Fibre Channel, NFS and others.
 
 A record per guest and volume is written before the host connects, and removed after it has disconnected. So a killed
-agent finds its connections, and a volume that another guest of the host uses stays connected.
+agent finds its connections, and a volume that another guest of the host uses stays connected. The record of a failed
+disconnection is kept, and the agent tries again when it starts and before it connects the volume the next time.
 """
 
 from __future__ import annotations
@@ -44,6 +45,23 @@ _PROGRAMS = {
 # Types whose volumes are files of a mounted file system.
 _MOUNTED = ("nfs", "glusterfs", "quobyte", "vzstorage", "scality")
 _DEVICE_PATH = "device_path"
+# Properties that locate a volume on its storage. All others may differ between attachments of one volume.
+_LOCATION_PROPERTIES = {
+    "target_iqn": "iqn",
+    "target_iqns": "iqn",
+    "target_lun": "lun",
+    "target_luns": "lun",
+    "target_portal": "portal",
+    "target_portals": "portal",
+    "nqn": "nqn",
+    "target_nqn": "nqn",
+    "target_wwn": "wwn",
+    "target_wwns": "wwn",
+    "vol_uuid": "uuid",
+    "volume_id": "id",
+    "export": "export",
+    "name": "name",
+}
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -65,9 +83,19 @@ class Record(msgspec.Struct, frozen=True):
         return {key: value for key, value in data.items() if key != _DEVICE_PATH}
 
     @property
-    def target(self) -> dict[str, Any]:
-        """Identifies the volume on its storage: attachments to several guests have the same target."""
-        return {key: value for key, value in self.data.items() if key != "attachment_id"}
+    def location(self) -> dict[str, set[str]]:
+        """Locates the volume on its storage. Storage with several paths lists them in any order."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for key, name in _LOCATION_PROPERTIES.items():
+            value = self.data.get(key)
+            values = value if isinstance(value, list) else [value]
+            found[name].update(str(item) for item in values if item is not None)
+        return {name: values for name, values in found.items() if values}
+
+    def is_elsewhere(self, other: Record) -> bool:
+        """Whether the other record locates a volume in another place. In doubt it does not."""
+        here, there = self.location, other.location
+        return self.kind != other.kind or any(here[name].isdisjoint(there[name]) for name in here.keys() & there.keys())
 
     def disk(self) -> Disk:
         """The disk, with the path on this host if the host has connected."""
@@ -127,7 +155,7 @@ class VolumeConnections:
             record = Record(guest_id, disk.volume_id, disk.connection)
             self._check(record)
             known = self.find(guest_id, disk.volume_id)
-            if known is not None and known.target != record.target:
+            if known is not None and known.is_elsewhere(record):
                 await self._disconnect(known, ignore_errors=True)
                 known = None
             self._write(record if known is None else msgspec.structs.replace(record, device=known.device))
@@ -184,7 +212,7 @@ class VolumeConnections:
         """Whether another guest of this host uses the same connection."""
         for path in self._records.glob(f"{record.volume_id}@*"):
             other = msgspec.json.decode(path.read_bytes(), type=Record)
-            if other.guest_id != record.guest_id and other.target == record.target:
+            if other.guest_id != record.guest_id and not other.is_elsewhere(record):
                 return True
         return False
 
