@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kilonova.config import Config
@@ -148,6 +149,51 @@ def test_failed_disconnection(connections: Connections) -> None:
         await connections.disconnect_all(A)
         assert connections.requests[-1]["ignore_errors"] is True
         assert connections.names() == set()
+
+    run(scenario())
+
+
+def test_failed_disconnection_is_repeated(connections: Connections) -> None:
+    """By the agent's next start, and before the volume is connected again."""
+
+    async def scenario() -> None:
+        for retry in ("start", "connect"):
+            await connections.connect(A, disk())
+            connections.failing = {"disconnect"}
+            await connections.disconnect_all(A)
+            await connections.retry_disconnections()
+            connections.failing, connections.calls = set(), []
+            if retry == "start":
+                await connections.retry_disconnections()
+                assert connections.calls == [("disconnect", "t-1")]
+                assert connections.requests[-1]["device"] == {"path": "/dev/t-1", "type": "block"}
+            else:
+                await connections.connect(B, disk())
+                assert connections.calls == [("disconnect", "t-1"), ("connect", "t-1")]
+            connections.calls = []
+            await connections.retry_disconnections()
+            assert connections.calls == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_same_volume", [True, False])
+def test_disconnection_is_not_repeated_once_the_location_is_used(
+    connections: Connections, is_same_volume: bool
+) -> None:
+    """The storage may have put another volume there."""
+
+    async def scenario() -> None:
+        await connections.connect(A, disk())
+        connections.failing = {"disconnect"}
+        await connections.disconnect_all(A)
+        used = disk() if is_same_volume else msgspec.structs.replace(disk(), volume_id="volume-2")
+        await connections.connect(B, used)
+        connections.failing, connections.calls = set(), []
+        await connections.retry_disconnections()
+        await connections.disconnect(B, used.volume_id)
+        await connections.retry_disconnections()
+        assert connections.calls == [("disconnect", "t-1")]
 
     run(scenario())
 

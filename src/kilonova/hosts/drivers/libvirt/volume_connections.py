@@ -24,6 +24,7 @@ from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import os_brick_process, programs
 from kilonova.hosts.drivers.libvirt.os_brick_process import Request
 from kilonova.hosts.messages import Disk
+from kilonova.ids import new_id
 
 if TYPE_CHECKING:
     from kilonova.config import Config
@@ -112,6 +113,8 @@ class VolumeConnections:
         self._host = host
         self._config = config
         self._records = config.data_dir / "volume_connections"
+        # Records of failed disconnections.
+        self._left_over = self._records / "left_over"
         self._mounts = mounts
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._properties: dict[str, Any] | None = None
@@ -158,6 +161,7 @@ class VolumeConnections:
             if known is not None and known.is_elsewhere(record):
                 await self._disconnect(known, ignore_errors=True)
                 known = None
+            await self._retry_disconnections(disk.volume_id)
             self._write(record if known is None else msgspec.structs.replace(record, device=known.device))
             try:
                 device = await self._request("connect", record)
@@ -185,6 +189,12 @@ class VolumeConnections:
                 if (record := self.find(guest_id, volume_id)) is not None:
                     await self._disconnect(record, ignore_errors=True)
 
+    async def retry_disconnections(self) -> None:
+        """Disconnect what earlier attempts could not disconnect. What still fails is logged."""
+        for volume_id in {path.name.partition("@")[0] for path in self._left_over.glob("*@*")}:
+            async with self._locks[volume_id]:
+                await self._retry_disconnections(volume_id)
+
     async def extend(self, guest_id: str, disk: Disk) -> None:
         """Make the host see the new size of the volume. Files have it already."""
         async with self._locks[disk.volume_id]:
@@ -206,7 +216,28 @@ class VolumeConnections:
                 if not ignore_errors:
                     raise
                 log.warning("volume %s stays connected to this host: %s", record.volume_id, error.message)
+                self._write(record, self._left_over / f"{record.volume_id}@{record.guest_id}@{new_id()}")
         self._path(record).unlink(missing_ok=True)
+
+    async def _retry_disconnections(self, volume_id: str) -> None:
+        for path in list(self._left_over.glob(f"{volume_id}@*")):
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            if not self._is_in_use(record):
+                try:
+                    await self._request("disconnect", record, ignore_errors=True)
+                except (DriverError, OSError, ValueError) as error:
+                    log.warning("volume %s still stays connected to this host: %s", volume_id, error)
+                    continue
+            path.unlink()
+
+    def _is_in_use(self, left_over: Record) -> bool:
+        """Whether a guest uses a volume at this location: this volume again, or one that the storage has put there."""
+        others = [msgspec.json.decode(path.read_bytes(), type=Record) for path in self._records.glob("*@*")]
+        return any(
+            not other.is_elsewhere(left_over)
+            and (other.volume_id == left_over.volume_id or other.location.keys() & left_over.location.keys())
+            for other in others
+        )
 
     def _is_used_elsewhere(self, record: Record) -> bool:
         """Whether another guest of this host uses the same connection."""
@@ -219,11 +250,12 @@ class VolumeConnections:
     def _path(self, record: Record) -> Path:
         return self._records / f"{record.volume_id}@{record.guest_id}"
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: Record, path: Path | None = None) -> None:
         from kilonova.hosts.drivers.libvirt.hypervisor import write_file
 
-        self._records.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(self._path(record), msgspec.json.encode(record))
+        path = path or self._path(record)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_file(path, msgspec.json.encode(record))
 
     # os-brick
 
