@@ -281,3 +281,17 @@ def test_guest_with_invalid_binding_is_refused_and_removed(switches: Switches) -
             one.call(Spawn(guest=guest, data=data))
         one.call(Destroy(guest_id=guest.id))
     assert switches.hosts.instance_files(one) == []
+
+
+def test_failed_attach_is_undone(switches: Switches) -> None:
+    one, switch = switches.one, switches.switch
+    guest = switches.hosts.boot(one, make_guest())
+    nic = make_nic(**HYBRID)
+    switch.stop()
+    with pytest.raises(HostRefused, match="os-vif cannot"):
+        one.call(AttachNic(guest_id=guest.id, nic=nic))
+    switch.start()
+    for _ in range(2):
+        one.call(DetachNic(guest_id=guest.id, port_id=nic.port_id))
+        assert devices_of(one, switch, nic) == set()
+    one.call(Destroy(guest_id=guest.id))

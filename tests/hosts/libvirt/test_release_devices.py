@@ -10,7 +10,7 @@ import pytest
 
 from kilonova.hosts.drivers.base import DriverError
 from kilonova.hosts.drivers.libvirt import hypervisor as hypervisors
-from kilonova.hosts.drivers.libvirt import live_migration, plug
+from kilonova.hosts.drivers.libvirt import live_migration, nics, plug
 from kilonova.hosts.drivers.libvirt import migration_records as records
 from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
 from kilonova.hosts.drivers.libvirt.migration_records import OutgoingGuest
@@ -123,3 +123,24 @@ def test_ports_are_left_alone_without_os_vif(host: Host, monkeypatch: pytest.Mon
     assert "port p is not unplugged: os-vif is missing" in caplog.text
     with pytest.raises(DriverError, match="os-vif is missing"):
         run(plug.plug(host.hv, host.guest, [NIC]))
+
+
+def test_interrupted_attach_of_a_port_is_undone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def power(guest_id: str) -> str:
+        return "running"
+
+    async def killed(hv: Hypervisor, guest: Guest, nic: Nic) -> None:
+        raise KeyboardInterrupt
+
+    async def nothing(*args: Any) -> None:
+        return None
+
+    second = msgspec.structs.replace(NIC, port_id="q", mac="fa:16:3e:00:00:02")
+    monkeypatch.setattr(host.hv, "power", power)
+    monkeypatch.setattr(nics, "_attach_live", killed)
+    monkeypatch.setattr(nics, "_detach_live", nothing)
+    with pytest.raises(KeyboardInterrupt):
+        run(nics.attach(host.hv, GUEST, second))
+    run(nics.detach(host.hv, GUEST, "q"))
+    assert host.released == [[NIC, second]]
+    assert host.hv.spec(GUEST).nics == [NIC]
