@@ -184,6 +184,28 @@ def test_volume_given_at_create_is_detached_from_stopped_guest(bench: DriverBenc
     bench.run(scenario)
 
 
+def test_stopped_guest_gets_a_volume_with_the_path_of_another(bench: DriverBench) -> None:
+    """A stopped guest's volumes are not connected, so the host may give their paths to other volumes."""
+    path = make_file(bench.directory / "volume")
+    first, second = (disk_of("local", device_path=str(path), format="raw") for _ in range(2))
+    guest = bench.guest()
+
+    async def scenario(driver: LibvirtDriver) -> None:
+        await driver.spawn(guest, start=False, data=IMAGE_TRANSFER)
+        await driver.attach_disk(guest.id, first)
+        for _ in range(2):
+            await driver.attach_disk(guest.id, second)
+            expected = {first.volume_id: ("vdb", str(path)), second.volume_id: ("vdc", str(path))}
+            assert elements(bench, guest) == expected
+        await driver.detach_disk(guest.id, first.volume_id)
+        assert elements(bench, guest) == {second.volume_id: ("vdc", str(path))}
+        await driver.power_on(guest.id)
+        assert elements(bench, guest) == {second.volume_id: ("vdc", str(path))}
+        await driver.destroy(guest.id)
+
+    bench.run(scenario)
+
+
 def test_failed_or_interrupted_swap_leaves_no_volume_connected(bench: DriverBench) -> None:
     guest = bench.guest()
 

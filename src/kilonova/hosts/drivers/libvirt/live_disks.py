@@ -1,6 +1,8 @@
 """Changes the disks of a domain, running or not. All functions block and run in threads.
 
-Disks are matched by the location of their content, not by serial number: a swap does not change the serial number.
+Disks of a running guest are matched by the location of their content, because a swap does not change the serial number.
+Those of a stopped guest are matched by serial number, which is the volume's id: the host is not connected to their
+volumes, and may have given their paths to other volumes.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     import libvirt
 
 Location = tuple[str, ...]
-"""Identifies the content of a disk."""
+"""Identifies the content of a disk. Empty: of no disk."""
 
 _COPY_POLL_SECONDS = 0.1
 
@@ -43,16 +45,22 @@ def attach(
     import libvirt
 
     domain = _domain(connection, guest_id)
-    both = [*_disks(domain, live=True), *_disks(domain, live=False)]
-    attached = next((disk for disk in both if get_location(disk.find("source")) == location), None)
+    active, serial = bool(domain.isActive()), build(set()).findtext("serial")
+    live, defined = _disks(domain, live=True), _disks(domain, live=False)
+
+    def find(disks: list[ET.Element]) -> ET.Element | None:
+        return _match(disks, location) if active else _match_serial(disks, serial)
+
+    both = [*live, *defined]
+    attached = find(both)
     # An earlier attempt may have attached the disk to one of both: the other gets the same target.
     new = build({_target(disk) for disk in both} if attached is None else set())
     if attached is not None:
         _copy_target(new, attached)
     document = ET.tostring(new, encoding="unicode")
-    if domain.isActive() and _find_disk(domain, location, live=True) is None:
+    if active and find(live) is None:
         domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-    if _find_disk(domain, location, live=False) is None:
+    if find(defined) is None:
         domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
     return _target(new)
 
@@ -88,14 +96,15 @@ def request_detach(connection: libvirt.virConnect, guest_id: str, location: Loca
     return True
 
 
-def detach_from_config(connection: libvirt.virConnect, guest_id: str, location: Location) -> None:
+def detach_from_config(connection: libvirt.virConnect, guest_id: str, volume_id: str, location: Location) -> None:
     """Remove the disk from the domain's definition. Succeeds without the domain or the disk."""
     import libvirt
 
     domain = lookup_domain(connection, guest_id)
     if domain is None or not domain.isPersistent():
         return
-    found = _find_disk(domain, location, live=False)
+    disks = _disks(domain, live=False)
+    found = _match(disks, location) if domain.isActive() else _match_serial(disks, volume_id)
     if found is not None:
         domain.detachDeviceFlags(ET.tostring(found, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
@@ -257,7 +266,15 @@ def _disks(domain: libvirt.virDomain, *, live: bool) -> list[ET.Element]:
 
 
 def _find_disk(domain: libvirt.virDomain, location: Location, *, live: bool) -> ET.Element | None:
-    return next((disk for disk in _disks(domain, live=live) if get_location(disk.find("source")) == location), None)
+    return _match(_disks(domain, live=live), location)
+
+
+def _match(disks: list[ET.Element], location: Location) -> ET.Element | None:
+    return next((disk for disk in disks if location and get_location(disk.find("source")) == location), None)
+
+
+def _match_serial(disks: list[ET.Element], serial: str | None) -> ET.Element | None:
+    return next((disk for disk in disks if serial and disk.findtext("serial") == serial), None)
 
 
 def _target(disk: ET.Element) -> str:

@@ -211,14 +211,14 @@ class Volumes:
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
         # Without a connection of the host the guest does not have the volume. Its path may be another volume's now.
-        if _volume_type(disk) in _QEMU_PROTOCOLS or (record is not None and record.device is not None):
-            await self._detach(guest_id, volume_id, disk)
+        is_there = _volume_type(disk) in _QEMU_PROTOCOLS or (record is not None and record.device is not None)
+        await self._detach(guest_id, volume_id, disk_location(disk) if is_there else ())
         await self.connections.disconnect(guest_id, volume_id)
         self._hv.write_spec(_remove_disk(guest, volume_id))
 
-    async def _detach(self, guest_id: str, volume_id: str, disk: Disk) -> None:
-        await self._detach_live(guest_id, volume_id, disk_location(disk))
-        await self._hv.connection.call(live_disks.detach_from_config, guest_id, disk_location(disk))
+    async def _detach(self, guest_id: str, volume_id: str, location: Location) -> None:
+        await self._detach_live(guest_id, volume_id, location)
+        await self._hv.connection.call(live_disks.detach_from_config, guest_id, volume_id, location)
         await self._hv.connection.call(live_disks.remove_unused_clients, guest_id)
 
     async def _detach_live(self, guest_id: str, volume_id: str, location: Location) -> None:
