@@ -20,7 +20,7 @@ from kilonova.hosts.drivers.libvirt import programs
 from kilonova.hosts.drivers.libvirt.driver import LibvirtDriver
 from kilonova.hosts.messages import Disk, Flavor, Guest, Image
 from kilonova.ids import new_id
-from tests.support.virt_driver import IMAGE_TRANSFER, DriverBench, FileImageService
+from tests.support.virt_driver import IMAGE_TRANSFER, DriverBench, FileImageService, wait_until
 from tests.support.virt_hosts import linux_image
 from tests.virt.test_volumes_guests import GIB_SECTORS, SCRIPT
 
@@ -202,6 +202,37 @@ def test_stopped_guest_gets_a_volume_with_the_path_of_another(bench: DriverBench
         await driver.power_on(guest.id)
         assert elements(bench, guest) == {second.volume_id: ("vdc", str(path))}
         await driver.destroy(guest.id)
+
+    bench.run(scenario)
+
+
+def test_suspended_guest_finds_volumes_at_other_paths(bench: DriverBench) -> None:
+    """A host that has rebooted may have given a volume another path."""
+    guest = bench.guest()
+
+    async def scenario(driver: LibvirtDriver) -> None:
+        connections = driver.hypervisor.volumes.connections
+        with nfs_volumes(bench, 1) as (disk,):
+            old, new = mount_point(bench) / "volume-0", mount_point(bench) / "other"
+            await driver.spawn(guest, data=IMAGE_TRANSFER)
+            await driver.attach_disk(guest.id, disk)
+            await driver.suspend(guest.id)
+            await driver.resume(guest.id)
+            assert elements(bench, guest) == {disk.volume_id: ("vdb", str(old))}
+
+            await driver.suspend(guest.id)
+            old.rename(new)
+            other = {**disk.connection, "data": {**disk.connection["data"], "name": new.name}}
+            spec = driver.hypervisor.spec(guest.id)
+            disks = [msgspec.structs.replace(spec.disks[0], connection=other)]
+            driver.hypervisor.write_spec(msgspec.structs.replace(spec, disks=disks))
+            assert (await driver.resume(guest.id)).power == "running"
+            expected = {disk.volume_id: ("vdb", str(new))}
+            assert elements(bench, guest) == elements(bench, guest, "--inactive") == expected
+            ticks = len(bench.ticks(guest))
+            await wait_until(lambda: len(bench.ticks(guest)) > ticks, "the guest counts on")
+            assert connections.find(guest.id, disk.volume_id) is not None
+            await driver.destroy(guest.id)
 
     bench.run(scenario)
 

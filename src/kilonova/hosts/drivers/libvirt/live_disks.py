@@ -16,7 +16,7 @@ from kilonova.hosts.drivers.libvirt import nbd_reconnect
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import libvirt
 
@@ -204,6 +204,49 @@ def replace(connection: libvirt.virConnect, guest_id: str, old: Location, new: E
                     new.append(child)
             devices[position] = new
     connection.defineXML(ET.tostring(document, encoding="unicode"))
+
+
+def update_saved(
+    connection: libvirt.virConnect, guest_id: str, sources: Mapping[str, tuple[str, str, ET.Element]]
+) -> None:
+    """Give the volumes of a suspended guest the files or devices where the host has them now.
+
+    `sources`: by volume id, the device name that the guest sees, and type and source of the element.
+    """
+    import libvirt
+
+    domain = _domain(connection, guest_id)
+    if domain.isActive() or not domain.hasManagedSaveImage():
+        return
+    saved = domain.managedSaveGetXMLDesc(libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE)
+    changed = _replace_paths(saved, sources)
+    if changed != saved:
+        domain.managedSaveDefineXML(changed)
+        # A disk of the running guest is found in the definition by its path.
+        defined = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
+        connection.defineXML(_replace_paths(defined, sources))
+
+
+def _replace_paths(document: str, sources: Mapping[str, tuple[str, str, ET.Element]]) -> str:
+    """The domain's XML with the paths of these sources; the same text if it has them already."""
+    domain, is_changed = ET.fromstring(document), False
+    disks = domain.findall("devices/disk")
+    serials = {disk.findtext("serial") for disk in disks}
+    # After a swap the serial number is that of the old volume.
+    swapped = {found[0].removeprefix("/dev/"): found for serial, found in sources.items() if serial not in serials}
+    for disk in disks:
+        serial, source = disk.findtext("serial"), disk.find("source")
+        found = sources.get(serial) or swapped.get(_target(disk)) if serial else None
+        if found is None or source is None or source.get("protocol") or found[2].get("protocol"):
+            continue
+        if get_location(source) == get_location(found[2]):
+            continue
+        for key in ("file", "dev"):
+            source.attrib.pop(key, None)
+        source.attrib.update(found[2].attrib)
+        disk.set("type", found[1])
+        is_changed = True
+    return ET.tostring(domain, encoding="unicode") if is_changed else document
 
 
 def capacity(connection: libvirt.virConnect, guest_id: str, location: Location) -> int:

@@ -151,6 +151,15 @@ class Volumes:
         disks = [await self._connect(guest.id, disk) for disk in guest.disks]
         return guest if disks == guest.disks else msgspec.structs.replace(guest, disks=disks)
 
+    async def prepare_saved(self, guest: Guest) -> None:
+        """Connect the volumes of a guest that is paused or suspended. Idempotent.
+
+        If the host has rebooted since the suspend, volumes may have other paths now than in the saved domain.
+        """
+        guest = await self.prepare(guest)
+        sources = {disk.volume_id: (disk.device, *_source(disk)) for disk in guest.disks if disk.volume_id}
+        await self._hv.connection.call(live_disks.update_saved, guest.id, sources)
+
     async def ensure_reconnect(self, guest_id: str) -> None:
         """Make a running guest wait for an unreachable volume service instead of seeing I/O errors.
 
