@@ -184,10 +184,11 @@ def test_disconnection_is_not_repeated_once_the_location_is_used(
     """The storage may have put another volume there."""
 
     async def scenario() -> None:
-        await connections.connect(A, disk())
+        await connections.connect(A, disk(volume_id=VOLUME))
         connections.failing = {"disconnect"}
         await connections.disconnect_all(A)
-        used = disk() if is_same_volume else msgspec.structs.replace(disk(), volume_id="volume-2")
+        other = msgspec.structs.replace(disk(volume_id="volume-2"), volume_id="volume-2")
+        used = disk(volume_id=VOLUME) if is_same_volume else other
         await connections.connect(B, used)
         connections.failing, connections.calls = set(), []
         await connections.retry_disconnections()

@@ -59,7 +59,6 @@ _LOCATION_PROPERTIES = {
     "target_wwn": "wwn",
     "target_wwns": "wwn",
     "vol_uuid": "uuid",
-    "volume_id": "id",
     "export": "export",
     "name": "name",
 }
