@@ -136,6 +136,7 @@ def test_reason_of_a_refusal_is_told(sqlite_url: str) -> None:
             await c.services.image.upload(image_id, b"data", "admin")
             path = f"/v2/images/{image_id}/actions/deactivate"
             assert (await c.request("POST", path, as_="admin", root="/image")).status == 204
+            c.services.config.image.url = "http://glance"
             service = ImageService(InProcess(c.app, "/image"))
             with pytest.raises(DriverError, match=f"answered 403: Image {image_id} is deactivated") as refused:
                 await read(service, await transfer_for(c, image_id))

@@ -185,12 +185,15 @@ def test_missing_image_is_404(sqlite_url: str) -> None:
     run(scenario())
 
 
-def test_deactivated_image_is_not_downloaded(sqlite_url: str) -> None:
+def test_deactivated_image_is_downloaded_from_the_built_in_service_only(sqlite_url: str) -> None:
     async def scenario() -> None:
         async with full_cloud(sqlite_url, hosts=1) as c:
             image_id, op = await new_image(c, b"data"), await operation_on_host(c)
             path = f"/v2/images/{image_id}/actions/deactivate"
             assert (await c.request("POST", path, as_="admin", root="/image")).status == 204
+            answer = await call(c, "GET", image_id, ticket(c, image_id, op.id))
+            assert (answer.status, answer.body) == (200, b"data")
+            c.services.config.image.url = "http://glance"
             answer = await call(c, "GET", image_id, ticket(c, image_id, op.id))
             assert (answer.status, "is deactivated" in answer.json()["message"]) == (403, True)
 

@@ -58,7 +58,9 @@ class StandaloneAgent:
         config = self.host.directory / "agent.json"
         config.write_bytes(msgspec.json.encode(self._config(data)))
         command = [sys.executable, "-m", "tests.support.standalone_agent", str(config), str(self._socket)]
-        self.process = self.host.start_process(command, env={"PYTHONPATH": str(_REPOSITORY)}, log="standalone-agent")
+        # This repository, also if another one is installed.
+        path = os.pathsep.join((str(_REPOSITORY), str(_REPOSITORY / "src")))
+        self.process = self.host.start_process(command, env={"PYTHONPATH": path}, log="standalone-agent")
         wait_until(self._is_responding, f"the agent of {self.name} responds")
 
     def kill(self) -> None:

@@ -70,6 +70,13 @@ def switches() -> Iterator[Switches]:
         yield Switches(hosts)
 
 
+@pytest.fixture(scope="module")
+def shared_switches() -> Iterator[Switches]:
+    """Two hosts with shared storage."""
+    with host_pair(shared_storage=True) as hosts:
+        yield Switches(hosts)
+
+
 def make_nic(vif_type: str = "ovs", **details: Any) -> Nic:
     identity = new_id()
     return Nic(
@@ -209,6 +216,18 @@ def test_live_migration_plugs_destination_and_unplugs_source(switches: Switches,
     assert devices() == (set(), set())
 
 
+def test_live_migration_on_shared_storage_unplugs_source(shared_switches: Switches) -> None:
+    hosts, one, two = shared_switches.hosts, shared_switches.one, shared_switches.two
+    nic = make_nic(**HYBRID)
+    guest = hosts.boot(one, make_guest(nics=[nic]))
+    moving = structs.replace(guest, nics=[structs.replace(nic, vif_details=USER_SPACE)])
+    hosts.migrate(moving, one, two)
+    assert_counting(two, guest)
+    assert devices_of(one, shared_switches.switch, nic) == set()
+    assert devices_of(two, shared_switches.other_switch, nic) == plugged(nic, USER_SPACE)
+    two.call(Destroy(guest_id=guest.id))
+
+
 def test_port_on_linux_bridge(switches: Switches) -> None:
     one = switches.one
     nic, named = make_nic("bridge"), make_nic("bridge", bridge_name="brq-mine")
@@ -262,3 +281,17 @@ def test_guest_with_invalid_binding_is_refused_and_removed(switches: Switches) -
             one.call(Spawn(guest=guest, data=data))
         one.call(Destroy(guest_id=guest.id))
     assert switches.hosts.instance_files(one) == []
+
+
+def test_failed_attach_is_undone(switches: Switches) -> None:
+    one, switch = switches.one, switches.switch
+    guest = switches.hosts.boot(one, make_guest())
+    nic = make_nic(**HYBRID)
+    switch.stop()
+    with pytest.raises(HostRefused, match="os-vif cannot"):
+        one.call(AttachNic(guest_id=guest.id, nic=nic))
+    switch.start()
+    for _ in range(2):
+        one.call(DetachNic(guest_id=guest.id, port_id=nic.port_id))
+        assert devices_of(one, switch, nic) == set()
+    one.call(Destroy(guest_id=guest.id))

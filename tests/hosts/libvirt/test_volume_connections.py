@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kilonova.config import Config
@@ -16,7 +18,7 @@ from kilonova.hosts.messages import Disk
 from tests.support import run
 
 A, B, VOLUME = "guest-a", "guest-b", "volume-1"
-STORAGE = {"target": "t-1", "password": "geheim"}
+STORAGE = {"target_iqn": "t-1", "password": "geheim"}
 
 
 class Connections(VolumeConnections):
@@ -31,7 +33,7 @@ class Connections(VolumeConnections):
         self.failing: set[str] = set()
 
     async def _call(self, request: Any) -> Any:
-        target = request.get("data", {}).get("target", "")
+        target = request.get("data", {}).get("target_iqn", "")
         self.calls.append((request["verb"], target))
         self.requests.append(request)
         if request["verb"] in self.failing:
@@ -88,6 +90,34 @@ def test_volume_stays_connected_for_another_guest(connections: Connections) -> N
     run(scenario())
 
 
+LUNS = {"target_iqns": ["t-1", "t-2"], "target_luns": [1, 1], "target_portals": ["10.0.0.1:3260", "10.0.0.2:3260"]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_kept"),
+    [
+        ({}, {"access_mode": "ro", "qos_specs": {"a": 1}, "cacheable": True, "auth_password": "other"}, True),
+        (LUNS, {key: value[::-1] for key, value in LUNS.items()}, True),
+        (LUNS, {"target_lun": 1, "target_portal": "10.0.0.2:3260"}, True),
+        (LUNS, {**LUNS, "target_luns": [2, 2]}, False),
+        ({}, {"target_iqn": "t-2"}, False),
+        # Another kind of storage, of which nothing is known.
+        ({"target_iqn": None, "x": 1}, {"target_iqn": None, "x": 2}, True),
+        ({"nqn": "n-1", "vol_uuid": "1"}, {"nqn": "n-1", "vol_uuid": "2"}, False),
+    ],
+)
+def test_volume_of_another_guest_is_found_by_its_location(
+    connections: Connections, one: dict[str, Any], other: dict[str, Any], is_kept: bool
+) -> None:
+    async def scenario() -> None:
+        await connections.connect(A, disk(**one))
+        await connections.connect(B, disk(**other))
+        await connections.disconnect(A, VOLUME)
+        assert ("disconnect" not in {verb for verb, _ in connections.calls}) is is_kept
+
+    run(scenario())
+
+
 def test_failed_connection_leaves_nothing(connections: Connections) -> None:
     async def scenario() -> None:
         connections.failing = {"connect"}
@@ -123,10 +153,56 @@ def test_failed_disconnection(connections: Connections) -> None:
     run(scenario())
 
 
+def test_failed_disconnection_is_repeated(connections: Connections) -> None:
+    """By the agent's next start, and before the volume is connected again."""
+
+    async def scenario() -> None:
+        for retry in ("start", "connect"):
+            await connections.connect(A, disk())
+            connections.failing = {"disconnect"}
+            await connections.disconnect_all(A)
+            await connections.retry_disconnections()
+            connections.failing, connections.calls = set(), []
+            if retry == "start":
+                await connections.retry_disconnections()
+                assert connections.calls == [("disconnect", "t-1")]
+                assert connections.requests[-1]["device"] == {"path": "/dev/t-1", "type": "block"}
+            else:
+                await connections.connect(B, disk())
+                assert connections.calls == [("disconnect", "t-1"), ("connect", "t-1")]
+            connections.calls = []
+            await connections.retry_disconnections()
+            assert connections.calls == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_same_volume", [True, False])
+def test_disconnection_is_not_repeated_once_the_location_is_used(
+    connections: Connections, is_same_volume: bool
+) -> None:
+    """The storage may have put another volume there."""
+
+    async def scenario() -> None:
+        await connections.connect(A, disk(volume_id=VOLUME))
+        connections.failing = {"disconnect"}
+        await connections.disconnect_all(A)
+        other = msgspec.structs.replace(disk(volume_id="volume-2"), volume_id="volume-2")
+        used = disk(volume_id=VOLUME) if is_same_volume else other
+        await connections.connect(B, used)
+        connections.failing, connections.calls = set(), []
+        await connections.retry_disconnections()
+        await connections.disconnect(B, used.volume_id)
+        await connections.retry_disconnections()
+        assert connections.calls == [("disconnect", "t-1")]
+
+    run(scenario())
+
+
 def test_changed_connection_replaces_the_old_one(connections: Connections) -> None:
     async def scenario() -> None:
         await connections.connect(A, disk())
-        await connections.connect(A, disk(target="t-2"))
+        await connections.connect(A, disk(target_iqn="t-2"))
         assert connections.calls == [("connect", "t-1"), ("disconnect", "t-1"), ("connect", "t-2")]
 
     run(scenario())
@@ -169,14 +245,39 @@ def test_properties_are_read_again_in_the_background(connections: Connections, m
         for _ in range(2):
             assert await connections.properties() == {"initiator": "iqn.x"}
         assert connections.calls == [("properties", "")]
-        monkeypatch.setattr(connections, "_properties_until", 0.0)
         connections.failing = {"properties"}
-        assert await connections.properties() == {"initiator": "iqn.x"}
-        assert connections._reading is not None
-        await connections._reading
-        with pytest.raises(DriverError, match="does not respond"):
-            await connections.properties()
+        for _ in range(2):
+            # After a failure these are the last known ones.
+            monkeypatch.setattr(connections, "_properties_until", 0.0)
+            assert await connections.properties() == {"initiator": "iqn.x"}
+            assert connections._reading is not None
+            await connections._reading
+        assert connections.calls == [("properties", "")] * 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+def test_host_has_no_properties_without_an_answer(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch, caplog: Any, hanging: bool
+) -> None:
+    async def hang(request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            if hanging:
+                patch.setattr(volume_connections, "_PROPERTIES_TIMEOUT_SECONDS", 0.1)
+                patch.setattr(connections, "_call", hang)
+            connections.failing = {"properties"}
+            assert await connections.properties() == {}
+            assert ("no answer in 0.1 s" if hanging else "the storage does not respond") in caplog.text
+        # Callers do not wait for each attempt.
+        connections.calls = []
+        assert await connections.properties() == {}
+        assert connections.calls == []
         connections.failing = set()
+        monkeypatch.setattr(connections, "_properties_until", 0.0)
         assert await connections.properties() == {"initiator": "iqn.x"}
 
     run(scenario())

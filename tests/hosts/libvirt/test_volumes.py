@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova.hosts.drivers.base import DriverError
-from kilonova.hosts.drivers.libvirt import volumes
+from kilonova.hosts.drivers.libvirt import live_disks, volumes
 from kilonova.hosts.drivers.libvirt.live_disks import get_location
 from kilonova.hosts.messages import Disk
 from tests.hosts.libvirt.test_disk_transfer import hypervisor
@@ -137,3 +137,27 @@ def test_rbd_volume_uses_the_secret_of_the_host(tmp_path: Path) -> None:
 def test_volume_that_the_host_cannot_have(tmp_path: Path, data: dict[str, Any], message: str) -> None:
     with pytest.raises(DriverError, match=message):
         run(volumes.Volumes(hypervisor(tmp_path))._connect("guest", disk("local", data)))
+
+
+def test_paths_of_a_saved_domain_are_replaced() -> None:
+    def element(name: str, path: str, serial: str) -> str:
+        found = f'<disk type="block"><source dev="{path}" index="1" /><target dev="{name}" />'
+        return f"{found}<serial>{serial}</serial></disk>" if serial else f"{found}</disk>"
+
+    def domain(*disks: str) -> str:
+        return f"<domain><devices>{''.join(disks)}</devices></domain>"
+
+    sources = {
+        "v-1": ("/dev/vdb", "block", ET.Element("source", dev="/dev/sdx")),
+        # The new volume of a swap, whose disk has the serial number of the old one.
+        "v-2": ("/dev/vdc", "block", ET.Element("source", dev="/dev/sdy")),
+        "v-3": ("/dev/vdd", "network", ET.Element("source", protocol="nbd")),
+    }
+    saved = domain(element("vdb", "/dev/sda", "v-1"), element("vdc", "/dev/sdb", "v-old"), element("vda", "/x", ""))
+    expected = domain(element("vdb", "/dev/sdx", "v-1"), element("vdc", "/dev/sdy", "v-old"), element("vda", "/x", ""))
+    changed = live_disks._replace_paths(saved, sources)
+    assert ET.canonicalize(changed) == ET.canonicalize(expected)
+    assert live_disks._replace_paths(changed, sources) is changed
+    # A disk of the host itself has no serial number.
+    own = domain(element("vdb", "/disk.eph0", ""), element("vdd", "/dev/sdb", "v-3"))
+    assert live_disks._replace_paths(own, sources) is own

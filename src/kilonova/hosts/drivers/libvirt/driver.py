@@ -84,6 +84,7 @@ class LibvirtDriver:
             self._clean_image_cache(),
         ]
         work += [migration_records.resume_removals(hv), snapshots.recover(hv)]
+        work.append(hv.volumes.connections.retry_disconnections())
         if hv.networks is not None:
             work.append(hv.networks.run())
         async with asyncio.TaskGroup() as tasks:

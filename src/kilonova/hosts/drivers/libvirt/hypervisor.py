@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import shutil
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,27 +187,38 @@ class Hypervisor:
     async def power_off(self, guest_id: str) -> None:
         """Power the guest off and delete its saved memory. Succeeds without a domain."""
         await self.connection.call(_destroy, guest_id)
-        await self._release_devices(guest_id)
+        await self.release_devices(guest_id)
 
     async def undefine(self, guest_id: str) -> None:
         """Power the guest off and remove its domain. Succeeds without a domain."""
         await self.connection.call(_undefine, guest_id)
-        await self._release_devices(guest_id)
+        await self.release_devices(guest_id)
 
-    async def _release_devices(self, guest_id: str) -> None:
-        """Unplug the ports of a guest that does not run here, and unmount its shares.
+    async def release_devices(self, guest_id: str, guest: Guest | None = None) -> None:
+        """Unplug the ports of a guest that does not run here, unmount its shares and disconnect its volumes.
 
-        The spec may already belong to another host that shares the storage: names of ports are the same everywhere.
+        Without `guest` the ports are those of its spec. The spec may already belong to another host that shares the
+        storage: names of ports are the same everywhere.
         """
-        try:
-            guest = self._read_spec(self.layout.guest_directory(guest_id))
-        except DriverError as error:
-            log.warning("the ports of guest %s stay plugged: %s", guest_id, error.message)
-            guest = None
+        if guest is None:
+            try:
+                guest = self._read_spec(self.layout.guest_directory(guest_id))
+            except DriverError as error:
+                log.warning("the ports of guest %s stay plugged: %s", guest_id, error.message)
+        releases: list[Callable[[], Awaitable[None]]] = [
+            partial(shares.unmount_all, self, guest_id),
+            partial(self.volumes.connections.disconnect_all, guest_id),
+        ]
         if guest is not None:
-            await plug.unplug(self, guest, guest.nics)
-        await shares.unmount_all(self, guest_id)
-        await self.volumes.connections.disconnect_all(guest_id)
+            releases.insert(0, partial(plug.unplug, self, guest, guest.nics))
+        errors: list[DriverError] = []
+        for release in releases:
+            try:
+                await release()
+            except DriverError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 # In threads

@@ -1,6 +1,8 @@
 """Changes the disks of a domain, running or not. All functions block and run in threads.
 
-Disks are matched by the location of their content, not by serial number: a swap does not change the serial number.
+Disks of a running guest are matched by the location of their content, because a swap does not change the serial number.
+Those of a stopped guest are matched by serial number, which is the volume's id: the host is not connected to their
+volumes, and may have given their paths to other volumes.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from kilonova.hosts.drivers.libvirt import nbd_reconnect
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import libvirt
 
 Location = tuple[str, ...]
-"""Identifies the content of a disk."""
+"""Identifies the content of a disk. Empty: of no disk."""
 
 _COPY_POLL_SECONDS = 0.1
 
@@ -43,16 +45,22 @@ def attach(
     import libvirt
 
     domain = _domain(connection, guest_id)
-    both = [*_disks(domain, live=True), *_disks(domain, live=False)]
-    attached = next((disk for disk in both if get_location(disk.find("source")) == location), None)
+    active, serial = bool(domain.isActive()), build(set()).findtext("serial")
+    live, defined = _disks(domain, live=True), _disks(domain, live=False)
+
+    def find(disks: list[ET.Element]) -> ET.Element | None:
+        return _match(disks, location) if active else _match_serial(disks, serial)
+
+    both = [*live, *defined]
+    attached = find(both)
     # An earlier attempt may have attached the disk to one of both: the other gets the same target.
     new = build({_target(disk) for disk in both} if attached is None else set())
     if attached is not None:
         _copy_target(new, attached)
     document = ET.tostring(new, encoding="unicode")
-    if domain.isActive() and _find_disk(domain, location, live=True) is None:
+    if active and find(live) is None:
         domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_LIVE)
-    if _find_disk(domain, location, live=False) is None:
+    if find(defined) is None:
         domain.attachDeviceFlags(document, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
     return _target(new)
 
@@ -88,14 +96,15 @@ def request_detach(connection: libvirt.virConnect, guest_id: str, location: Loca
     return True
 
 
-def detach_from_config(connection: libvirt.virConnect, guest_id: str, location: Location) -> None:
+def detach_from_config(connection: libvirt.virConnect, guest_id: str, volume_id: str, location: Location) -> None:
     """Remove the disk from the domain's definition. Succeeds without the domain or the disk."""
     import libvirt
 
     domain = lookup_domain(connection, guest_id)
     if domain is None or not domain.isPersistent():
         return
-    found = _find_disk(domain, location, live=False)
+    disks = _disks(domain, live=False)
+    found = _match(disks, location) if domain.isActive() else _match_serial(disks, volume_id)
     if found is not None:
         domain.detachDeviceFlags(ET.tostring(found, encoding="unicode"), libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
@@ -197,6 +206,49 @@ def replace(connection: libvirt.virConnect, guest_id: str, old: Location, new: E
     connection.defineXML(ET.tostring(document, encoding="unicode"))
 
 
+def update_saved(
+    connection: libvirt.virConnect, guest_id: str, sources: Mapping[str, tuple[str, str, ET.Element]]
+) -> None:
+    """Give the volumes of a suspended guest the files or devices where the host has them now.
+
+    `sources`: by volume id, the device name that the guest sees, and type and source of the element.
+    """
+    import libvirt
+
+    domain = _domain(connection, guest_id)
+    if domain.isActive() or not domain.hasManagedSaveImage():
+        return
+    saved = domain.managedSaveGetXMLDesc(libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE)
+    changed = _replace_paths(saved, sources)
+    if changed != saved:
+        domain.managedSaveDefineXML(changed)
+        # A disk of the running guest is found in the definition by its path.
+        defined = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
+        connection.defineXML(_replace_paths(defined, sources))
+
+
+def _replace_paths(document: str, sources: Mapping[str, tuple[str, str, ET.Element]]) -> str:
+    """The domain's XML with the paths of these sources; the same text if it has them already."""
+    domain, is_changed = ET.fromstring(document), False
+    disks = domain.findall("devices/disk")
+    serials = {disk.findtext("serial") for disk in disks}
+    # After a swap the serial number is that of the old volume.
+    swapped = {found[0].removeprefix("/dev/"): found for serial, found in sources.items() if serial not in serials}
+    for disk in disks:
+        serial, source = disk.findtext("serial"), disk.find("source")
+        found = sources.get(serial) or swapped.get(_target(disk)) if serial else None
+        if found is None or source is None or source.get("protocol") or found[2].get("protocol"):
+            continue
+        if get_location(source) == get_location(found[2]):
+            continue
+        for key in ("file", "dev"):
+            source.attrib.pop(key, None)
+        source.attrib.update(found[2].attrib)
+        disk.set("type", found[1])
+        is_changed = True
+    return ET.tostring(domain, encoding="unicode") if is_changed else document
+
+
 def capacity(connection: libvirt.virConnect, guest_id: str, location: Location) -> int:
     """The size in bytes that the running guest sees; 0 if it has no such disk."""
     domain = _domain(connection, guest_id)
@@ -257,7 +309,15 @@ def _disks(domain: libvirt.virDomain, *, live: bool) -> list[ET.Element]:
 
 
 def _find_disk(domain: libvirt.virDomain, location: Location, *, live: bool) -> ET.Element | None:
-    return next((disk for disk in _disks(domain, live=live) if get_location(disk.find("source")) == location), None)
+    return _match(_disks(domain, live=live), location)
+
+
+def _match(disks: list[ET.Element], location: Location) -> ET.Element | None:
+    return next((disk for disk in disks if location and get_location(disk.find("source")) == location), None)
+
+
+def _match_serial(disks: list[ET.Element], serial: str | None) -> ET.Element | None:
+    return next((disk for disk in disks if serial and disk.findtext("serial") == serial), None)
 
 
 def _target(disk: ET.Element) -> str:

@@ -17,7 +17,7 @@ from kilonova.hosts.drivers.libvirt import migration_records as records
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain
 from kilonova.hosts.drivers.libvirt.migration_records import OutgoingGuest, PreparedDestination
 from kilonova.hosts.drivers.libvirt.nbd_reconnect import monitor_command
-from kilonova.hosts.messages import MigrationState
+from kilonova.hosts.messages import Guest, MigrationState
 
 if TYPE_CHECKING:
     import libvirt
@@ -43,6 +43,8 @@ async def migrate_live(
         # No spec: the guest has left this host, so existing files belong to another host (`shared`).
         outgoing = OutgoingGuest(slot=slot, destination=destination, shared=True, running=True, reach=reach)
         if await records.is_at_destination(hv, guest_id, outgoing):
+            # An earlier process may have ended before it released the guest's devices.
+            await records.complete_departure(hv, guest_id)
             return
         raise MissingGuest(guest_id)
     power = await hv.power(guest_id)
@@ -62,19 +64,20 @@ async def migrate_live(
 
 
 async def _migrate_guest(hv: Hypervisor, guest_id: str, prepared: PreparedDestination, outgoing: OutgoingGuest) -> None:
+    guest = hv.spec(guest_id)
     records.write_record(hv.layout.guest_directory(guest_id) / records.OUTGOING_FILE, outgoing)
     try:
         await _run_migration(hv, guest_id, prepared, outgoing)
     except DriverError as error:
         # The guest may have arrived nevertheless, at the last moment.
-        if await _resolve_failure(hv, guest_id):
+        if await _resolve_failure(hv, guest):
             message = f"live migration of guest {guest_id} to {outgoing.destination} failed: {error.message}"
             raise DriverError(message, passing=error.passing) from error
         return
     except asyncio.CancelledError:
-        await _resolve_failure(hv, guest_id)
+        await _resolve_failure(hv, guest)
         raise
-    await _finish_at_source(hv, guest_id, outgoing)
+    await _finish_at_source(hv, guest, outgoing)
 
 
 async def abort(hv: Hypervisor, guest_id: str) -> None:
@@ -83,8 +86,9 @@ async def abort(hv: Hypervisor, guest_id: str) -> None:
     while await progress(hv, guest_id) is not None:
         await asyncio.sleep(_ABORT_RETRY_SECONDS)
         await hv.connection.call(_abort, guest_id)
-    if records.find_outgoing(hv, guest_id) is not None:
-        await _resolve_failure(hv, guest_id)
+    guest = hv.find_spec(guest_id)
+    if guest is not None and records.find_outgoing(hv, guest_id) is not None:
+        await _resolve_failure(hv, guest)
 
 
 async def force_complete(hv: Hypervisor, guest_id: str) -> None:
@@ -120,21 +124,23 @@ async def _run_migration(hv: Hypervisor, guest_id: str, prepared: PreparedDestin
         ended.set()
 
 
-async def _resolve_failure(hv: Hypervisor, guest_id: str) -> bool:
+async def _resolve_failure(hv: Hypervisor, guest: Guest) -> bool:
     """Find the guest after a failed or interrupted migration. Returns whether it is on this host, restored."""
-    if await records.restore_at_source(hv, guest_id):
+    if await records.restore_at_source(hv, guest.id):
         return True
-    if (outgoing := records.find_outgoing(hv, guest_id)) is not None:
-        await _finish_at_source(hv, guest_id, outgoing)
+    if (outgoing := records.find_outgoing(hv, guest.id)) is not None:
+        await _finish_at_source(hv, guest, outgoing)
+    else:
+        await records.complete_departure(hv, guest.id, guest)
     return False
 
 
-async def _finish_at_source(hv: Hypervisor, guest_id: str, outgoing: OutgoingGuest) -> None:
+async def _finish_at_source(hv: Hypervisor, guest: Guest, outgoing: OutgoingGuest) -> None:
     """Complete the departure. Gives an unreachable destination some time to copy the console log first."""
     end = time.monotonic() + (0.0 if outgoing.shared else _CONFIRM_TIMEOUT_SECONDS)
-    while not await records.try_confirm_arrival(hv, guest_id, outgoing) and time.monotonic() < end:
+    while not await records.try_confirm_arrival(hv, guest.id, outgoing) and time.monotonic() < end:
         await asyncio.sleep(_POLL_SECONDS)
-    await records.complete_departure(hv, guest_id)
+    await records.complete_departure(hv, guest.id, guest)
 
 
 # The domain at the destination

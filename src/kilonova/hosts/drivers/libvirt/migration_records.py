@@ -21,10 +21,10 @@ import msgspec
 
 from kilonova.hosts.drivers.base import DriverError, NoSuchSlot
 from kilonova.hosts.drivers.libvirt import layout as names
-from kilonova.hosts.drivers.libvirt import move_tickets, plug
+from kilonova.hosts.drivers.libvirt import move_tickets
 from kilonova.hosts.drivers.libvirt.connection import Event
 from kilonova.hosts.drivers.libvirt.hypervisor import lookup_domain, write_file
-from kilonova.hosts.messages import MigrationState
+from kilonova.hosts.messages import Guest, MigrationState
 from kilonova.ids import new_id
 
 if TYPE_CHECKING:
@@ -276,15 +276,17 @@ def _complete_arrival(hv: Hypervisor, guest_id: str, slot: str) -> None:
     shutil.rmtree(hv.layout.slot_directory(guest_id, slot))
 
 
-async def complete_departure(hv: Hypervisor, guest_id: str) -> None:
-    """The guest has left this host: give shared files to the destination, and remove others."""
+async def complete_departure(hv: Hypervisor, guest_id: str, guest: Guest | None = None) -> None:
+    """The guest has left this host: release its devices, give shared files to the destination, and remove others.
+
+    The destination may have taken over shared files, with the spec and the record of the departure, already. `guest`
+    is the spec that the guest had here.
+    """
+    if await hv.find_domain(guest_id) is None and guest_id not in incoming_guest_ids(hv):
+        await hv.release_devices(guest_id, guest)
     outgoing = find_outgoing(hv, guest_id)
     if outgoing is None:
         return
-    guest = hv.find_spec(guest_id)
-    if guest is not None:
-        await plug.unplug(hv, guest, guest.nics)
-    await hv.volumes.connections.disconnect_all(guest_id)
     directory = hv.layout.guest_directory(guest_id)
     if outgoing.shared:
         (directory / OUTGOING_FILE).unlink(missing_ok=True)

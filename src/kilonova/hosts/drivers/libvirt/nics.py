@@ -28,15 +28,15 @@ async def attach(hv: Hypervisor, guest_id: str, nic: Nic) -> GuestState:
     changed = guest
     if all(other.port_id != nic.port_id for other in guest.nics):
         changed = structs.replace(guest, nics=[*guest.nics, nic])
-    match await hv.power(guest_id):
-        case "running" | "paused":
-            await hv.wait_for_networks(changed)
-            await _attach_live(hv, guest, nic)
-            await devices.record_addresses(hv, changed)
-        case "suspended":
-            raise NotRunning(guest_id)
-    # The spec last: after a failure a repeated call finds the device in the domain.
+    power = await hv.power(guest_id)
+    if power == "suspended":
+        raise NotRunning(guest_id)
+    # The spec first: a detach undoes an attach that was interrupted or has failed.
     hv.write_spec(changed)
+    if power in ("running", "paused"):
+        await hv.wait_for_networks(changed)
+        await _attach_live(hv, guest, nic)
+        await devices.record_addresses(hv, changed)
     return await hv.state(guest_id)
 
 

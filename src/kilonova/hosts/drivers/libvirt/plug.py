@@ -7,6 +7,7 @@ so that they end with their guests.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -20,6 +21,8 @@ from kilonova.hosts.drivers.libvirt.vif import Vif
 if TYPE_CHECKING:
     from kilonova.hosts.drivers.libvirt.hypervisor import Hypervisor
     from kilonova.hosts.messages import Guest, Nic
+
+log = logging.getLogger(__name__)
 
 _OVS_PLUGIN = "ovs"
 _OVS_TIMEOUT_SECONDS = 10
@@ -42,11 +45,16 @@ async def plug(hv: Hypervisor, guest: Guest, nics: Iterable[Nic]) -> None:
 async def unplug(hv: Hypervisor, guest: Guest, nics: Iterable[Nic]) -> None:
     """Unplug ports that the guest does not use any more. Raises DriverError.
 
-    A bridge of a network stays, because other ports may use it.
+    A bridge of a network stays, because other ports may use it. Without os-vif this host has plugged no ports, or must
+    leave them as they are: a guest can be destroyed nevertheless.
     """
     for nic in nics:
         found = _try_read(nic) if nic.vif_type else None
-        if found is not None and found.switch:
+        if found is None or not found.switch:
+            continue
+        if problem := os_vif_problem():
+            log.warning("port %s is not unplugged: %s", found.port_id, problem)
+        else:
             await hv.connection.run(_call, "unplug", hv.config.libvirt.ovsdb_connection, found, guest)
 
 

@@ -26,7 +26,7 @@ async def on(hv: Hypervisor, guest_id: str) -> GuestState:
             pass
         case "paused" | "suspended":
             await hv.wait_for_networks(guest)
-            await hv.volumes.prepare(guest)  # the host may have rebooted since the suspend
+            await hv.volumes.prepare_saved(guest)
             await hv.start(guest_id)
         case _:
             await hv.boot(guest_id)
@@ -96,7 +96,7 @@ async def resume(hv: Hypervisor, guest_id: str) -> GuestState:
     power = await hv.power(guest_id)
     if power == "suspended":
         await hv.wait_for_networks(guest)
-        await hv.volumes.prepare(guest)
+        await hv.volumes.prepare_saved(guest)
         await hv.start(guest_id)
     elif power != "running":
         raise NotRunning(guest_id)

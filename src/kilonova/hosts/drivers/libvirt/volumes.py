@@ -151,6 +151,15 @@ class Volumes:
         disks = [await self._connect(guest.id, disk) for disk in guest.disks]
         return guest if disks == guest.disks else msgspec.structs.replace(guest, disks=disks)
 
+    async def prepare_saved(self, guest: Guest) -> None:
+        """Connect the volumes of a guest that is paused or suspended. Idempotent.
+
+        If the host has rebooted since the suspend, volumes may have other paths now than in the saved domain.
+        """
+        guest = await self.prepare(guest)
+        sources = {disk.volume_id: (disk.device, *_source(disk)) for disk in guest.disks if disk.volume_id}
+        await self._hv.connection.call(live_disks.update_saved, guest.id, sources)
+
     async def ensure_reconnect(self, guest_id: str) -> None:
         """Make a running guest wait for an unreachable volume service instead of seeing I/O errors.
 
@@ -210,14 +219,15 @@ class Volumes:
             return
         if await self._hv.power(guest_id) == "suspended":
             raise NotRunning(guest_id)
-        if record is None or record.device is not None:
-            await self._detach(guest_id, volume_id, disk)
+        # Without a connection of the host the guest does not have the volume. Its path may be another volume's now.
+        is_there = _volume_type(disk) in _QEMU_PROTOCOLS or (record is not None and record.device is not None)
+        await self._detach(guest_id, volume_id, disk_location(disk) if is_there else ())
         await self.connections.disconnect(guest_id, volume_id)
         self._hv.write_spec(_remove_disk(guest, volume_id))
 
-    async def _detach(self, guest_id: str, volume_id: str, disk: Disk) -> None:
-        await self._detach_live(guest_id, volume_id, disk_location(disk))
-        await self._hv.connection.call(live_disks.detach_from_config, guest_id, disk_location(disk))
+    async def _detach(self, guest_id: str, volume_id: str, location: Location) -> None:
+        await self._detach_live(guest_id, volume_id, location)
+        await self._hv.connection.call(live_disks.detach_from_config, guest_id, volume_id, location)
         await self._hv.connection.call(live_disks.remove_unused_clients, guest_id)
 
     async def _detach_live(self, guest_id: str, volume_id: str, location: Location) -> None:
@@ -244,6 +254,8 @@ class Volumes:
         if old is None:
             if _find_disk(guest, disk.volume_id) is None:
                 raise MissingDisk(guest_id, volume_id)
+            # A swap that failed, or was interrupted at its end, has left the volume connected.
+            await self.connections.disconnect(guest_id, volume_id)
             return
         check_tls(self._hv, [disk])
         old, disk = await self._connect(guest_id, old), await self._connect(guest_id, disk)
