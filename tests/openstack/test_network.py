@@ -140,7 +140,7 @@ def test_port_of_the_user_is_bound_moved_and_given_back(servers: Servers) -> Non
     port_id = servers.create_port(name="own")
     shown = servers.boot(name="web", networks=[{"port": port_id}])
     port = servers.port(port_id)
-    assert (port["status"], port["binding:host_id"]) == ("ACTIVE", shown[HOST])
+    assert port["binding:host_id"] == shown[HOST]
     assert (port["device_owner"], port["dns_name"]) == ("compute:nova", "web")
     for action in (
         {"os-migrateLive": {"host": None, "block_migration": "auto"}},
@@ -149,7 +149,7 @@ def test_port_of_the_user_is_bound_moved_and_given_back(servers: Servers) -> Non
     ):
         moved = servers.act(shown["id"], **action)
         port = servers.port(port_id)
-        assert (port["status"], port["binding:host_id"]) == ("ACTIVE", moved[HOST])
+        assert port["binding:host_id"] == moved[HOST]
         bindings = servers.admin.get("network", f"/ports/{port_id}/bindings").json()["bindings"]
         assert [one["host"] for one in bindings] == [moved[HOST]]
     servers.kilonova.delete_servers()
@@ -166,7 +166,7 @@ def test_interface_is_attached_and_detached(servers: Servers) -> None:
     body = {"interfaceAttachment": {"net_id": servers.network["id"]}}
     attached = servers.demo.post("compute", path, body).json()["interfaceAttachment"]
     servers.settle(server_id)
-    assert servers.port(attached["port_id"])["status"] == "ACTIVE"
+    assert servers.port(attached["port_id"])["device_id"] == server_id
     assert servers.demo.delete("compute", f"{path}/{attached['port_id']}").status == 202
     wait_for(lambda: len(servers.ports(server_id)) == 1, "the port is deleted")
 

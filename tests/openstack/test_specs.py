@@ -103,7 +103,7 @@ def test_unshelve_to_a_chosen_host(setting: Setting) -> None:
     assert setting.act(server_id, "unshelve", {"host": destination}) == 202
     setting.at_rest(server_id, status="ACTIVE", **{HOST: destination})
     (port,) = setting.ports(server_id)
-    assert (port["binding:host_id"], port["status"]) == (destination, "ACTIVE")
+    assert port["binding:host_id"] == destination
     images = setting.admin.get("image", "/images?visibility=all").json()["images"]
     assert not [image for image in images if image["name"].endswith("-shelved")]
 
@@ -126,7 +126,7 @@ def test_no_force_flag_on_live_migration_and_evacuation(setting: Setting) -> Non
     assert setting.act(server_id, "os-migrateLive", {**body, "host": second}) == 202
     setting.at_rest(server_id, status="ACTIVE", **{HOST: second})
     (port,) = setting.ports(server_id)
-    assert (port["binding:host_id"], port["status"]) == (second, "ACTIVE")
+    assert port["binding:host_id"] == second
     bindings = setting.admin.get("network", f"/ports/{port['id']}/bindings").json()["bindings"]
     assert [(binding["host"], binding["status"]) for binding in bindings] == [(second, "ACTIVE")]
 

@@ -34,6 +34,8 @@ from ovsdbapp.schema.ovn_southbound import impl_idl as southbound  # noqa: E402
 
 TABLES = ("Chassis", "Chassis_Private", "Encap", "Port_Binding", "SB_Global")
 PORT_TIMEOUT_SECONDS = 60.0
+# How long a host takes to plug a port. Neutron leaves a port DOWN whose host is faster than the request that binds it.
+PLUG_SECONDS = 0.5
 
 
 class Idl(ovs_idl.Idl):  # type: ignore[misc]
@@ -60,6 +62,8 @@ class Hosts:
         self._lock = threading.Lock()
         # Released ports that northd has not reported as down yet. Neutron would not learn that they were down.
         self._releasing: set[str] = set()
+        # When the ports that hosts are about to claim were bound to them.
+        self._bound_at: dict[tuple[str, uuid.UUID], float] = {}
 
     def _connect(self, address: str, database: str, tables: Iterable[str]) -> connection.Connection:
         schema = idlutils.get_schema_helper(address, database)
@@ -118,8 +122,8 @@ class Hosts:
                 with self._lock:
                     self._beat()
                     self._forget_released()
-                    if self.plug_mode == "auto":
-                        self._follow()
+                    if self.plug_mode == "auto" and self._follow():
+                        pause = PLUG_SECONDS / 5
             except Exception as error:  # e.g. a row was removed meanwhile
                 print(f"{type(error).__name__}: {error}", flush=True)
                 pause = 0.2
@@ -141,8 +145,10 @@ class Hosts:
             up = {row.name for row in self.nb.tables["Logical_Switch_Port"].rows.values() if row.up == [True]}
             self._releasing &= up
 
-    def _follow(self) -> None:
-        """Claim the ports that are bound to the hosts, and release others."""
+    def _follow(self) -> bool:
+        """Claim the ports that are bound to the hosts, and release others. Returns whether some are to be claimed."""
+        now, bound_at = time.monotonic(), self._bound_at
+        self._bound_at = {}
         with self.sb.transaction(check_error=True) as transaction:
             for row in self.rows("Port_Binding"):
                 if row.type:
@@ -151,11 +157,17 @@ class Hosts:
                 holder = row.chassis[0] if row.chassis else None
                 if wanted is not None and wanted.name in self.names:
                     claimed = holder is not None and holder.uuid == wanted.uuid and row.up == [True]
-                    if not claimed and row.logical_port not in self._releasing:
+                    binding = (row.logical_port, wanted.uuid)
+                    if claimed or row.logical_port in self._releasing:
+                        continue
+                    if now >= bound_at.get(binding, now) + PLUG_SECONDS:
                         values = (("chassis", wanted.uuid), ("up", True))
                         transaction.add(self.sb.db_set("Port_Binding", row.uuid, *values))
+                    else:
+                        self._bound_at[binding] = bound_at.get(binding, now)
                 elif holder is not None and holder.name in self.names:
                     self._release(transaction, row)
+        return bool(self._bound_at)
 
     def _release(self, transaction: Any, row: Any) -> None:
         transaction.add(self.sb.db_clear("Port_Binding", row.uuid, "chassis"))
