@@ -89,7 +89,7 @@ class ApiServers:
         urls = {
             name: base + path
             for name, path in ENDPOINTS.items()
-            if name in ("compute", "placement") or config.is_built_in(name)
+            if name in ("compute", "placement") or config.serves(name)
         }
         if config.placement.port is not None:
             urls["placement-root"] = await self._serve_placement(app, config.placement.port, base)

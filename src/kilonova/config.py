@@ -355,6 +355,10 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
         """Whether real hosts of this process build the networks of their guests. A real Neutron builds its own."""
         return self.bridges.enabled and self.is_built_in("network")
 
+    def serves(self, service: str) -> bool:
+        """Whether the process serves its own API of the service. With the built-in identity service it serves all."""
+        return self.is_built_in(service) or self.is_built_in("identity")
+
     @property
     def data_dir(self) -> Path:
         return Path(self.data).absolute()

@@ -465,5 +465,5 @@ def _apis(config: Config) -> list[Api]:
     from kilonova.volume import build as volume
 
     build_functions = {"identity": identity.build, "volume": volume, "network": network.build, "share": share.build}
-    built_in = [build() for name, build in build_functions.items() if config.is_built_in(name)]
-    return [compute.build(), placement(), image.build(for_hosts_only=not config.is_built_in("image")), *built_in]
+    served = [build() for name, build in build_functions.items() if config.serves(name)]
+    return [compute.build(), placement(), image.build(for_hosts_only=not config.serves("image")), *served]

@@ -35,6 +35,7 @@ class Interfaces:
         self.network_id = network_id
         network = NetworkClient(InProcess(cloud.app, "/network"))
         self.op: Any = SimpleNamespace(
+            is_first_try=True,
             services=SimpleNamespace(network=network, identity=Identity()),
             db=cloud.db,
             id=OPERATION,

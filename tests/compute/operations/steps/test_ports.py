@@ -210,9 +210,9 @@ def test_move_skips_port_deleted_during_move(sqlite_url: str, monkeypatch: pytes
         async with server_with_ports(sqlite_url, 2) as p:
             list_ports = NetworkClient.ports_of_device
 
-            async def delete_first(network: NetworkClient, device_id: str, project_id: str, token: str) -> list[Any]:
-                found = await list_ports(network, device_id, project_id, token)
-                await network.delete_port(p.ids[0], token)
+            async def delete_first(network: NetworkClient, *arguments: Any, **options: Any) -> list[Any]:
+                found = await list_ports(network, *arguments, **options)
+                await network.delete_port(p.ids[0], arguments[-1])
                 return found
 
             await ports.prepare_standby(p.op, "c")

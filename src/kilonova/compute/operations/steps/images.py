@@ -117,9 +117,10 @@ async def fill(op: Operation) -> str | None:
         if not await is_filled(op, image_id):
             data = image_transfer(op, image_id, server.host_name, "PUT")
             await call(op, server.host_name, SNAPSHOT.name, Snapshot(guest_id=server.id, data=data))
-    except HostCallFailed as failure:
+    except Failed as failure:
         if not await is_filled(op, image_id):
-            if isinstance(failure.outcome, ImageBusy) and not await is_refused_too_often(op):
+            is_busy = isinstance(failure, HostCallFailed) and isinstance(failure.outcome, ImageBusy)
+            if is_busy and not await is_refused_too_often(op):
                 # The image service may not have seen yet that an earlier upload was cut off. At a Glance that was
                 # killed meanwhile it never ends.
                 raise TransientError("an earlier upload of the snapshot has not ended") from failure
