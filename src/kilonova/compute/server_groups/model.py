@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from kilonova.compute.quotas import model as quotas
 from kilonova.compute.quotas.source import Source
@@ -14,9 +14,6 @@ from kilonova.scheduler.request import GroupRule
 from kilonova.store import Reader, Transaction
 from kilonova.store.insert import insert_row
 from kilonova.store.records import Record
-
-if TYPE_CHECKING:
-    pass
 
 AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
 SOFT = ("soft-affinity", "soft-anti-affinity")

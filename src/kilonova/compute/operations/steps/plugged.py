@@ -32,6 +32,7 @@ READ_SECONDS = 5.0
 # A port that Neutron has reported as plugged counts after this time, even if it is not ACTIVE: Neutron fails to update
 # the status if the host is faster than the request that binds the port.
 TRUST_SECONDS = 5.0
+# An operation that began with another setting may still have the wait.
 _NO_TIME = 0.001
 _REPORTED = "SELECT key FROM operation_events WHERE key = ANY($1) AND created_at >= $2 AND created_at <= $3"
 
